@@ -1,0 +1,98 @@
+//! Direct algorithms: each block goes straight from where it is to where it belongs.
+//!
+//! Rounds δ = 1…n−1: rank r sends to r+δ and takes from r−δ. Sends and receives are two lanes, so
+//! that a rank whose blocks are long never keeps its own arrivals waiting. One slot per edge is
+//! enough. Nothing is forwarded, so the bytes are the least possible wherever there is no fold or
+//! copy to share; the latency is one message, but n−1 peers are served at once. They stop paying
+//! against rings when n is so large that the number of edges, n−1 for each rank, is the problem,
+//! and for broadcast and reduce as soon as S is large: the root moves (n−1)·S bytes.
+//!
+//! The same programs serve blocks of different lengths: an empty block is skipped at both ends.
+
+use super::{Duty, Position, Role, in_order};
+use crate::collective::Collective;
+use crate::program::builder::{Builder, LaneBuilder, N, R, ROOT, from, input, output, to};
+use crate::program::{Chunks, ExtentOf, Program};
+
+pub(super) fn program(collective: Collective, n: u32, role: Role) -> Program {
+    let mut b = Builder::new("direct", collective, Chunks::ONE);
+    match collective {
+        Collective::AllGather | Collective::AllGatherV => all_gather(&mut b),
+        Collective::ReduceScatter | Collective::ReduceScatterV => reduce_scatter(&mut b, n, role.position),
+        Collective::AllToAll | Collective::AllToAllV => all_to_all(&mut b),
+        Collective::Gather | Collective::GatherV => b.lane(|l| gather(l, role.duty)),
+        Collective::Scatter | Collective::ScatterV => b.lane(|l| scatter(l, role.duty)),
+        Collective::Broadcast => b.lane(|l| broadcast(l, role.duty)),
+        Collective::Reduce => {
+            if role.duty == Duty::Root {
+                b.scratch_chunks(in_order::cells(n));
+            }
+            b.lane(|l| reduce(l, n, role));
+        }
+        Collective::Send => b.lane(|l| l.fold([input()]).into([to(ROOT)]).send_block(ROOT)),
+        Collective::Recv => b.lane(|l| l.fold([from(ROOT)]).into([output()]).recv_block(ROOT)),
+        Collective::AllReduce | Collective::Barrier => {}
+    }
+    b.finish()
+}
+
+/// One step; (n−1)·b bytes per rank.
+fn all_gather(b: &mut Builder) {
+    b.lane(|l| l.each(1, N, |l, i| l.fold([input()]).into([to(R + i)]).recv_block(R)));
+    b.lane(|l| {
+        l.fold([input()]).into([output()]).recv_block(R);
+        l.each(1, N, |l, i| l.fold([from(R - i)]).into([output()]).recv_block(R - i));
+    });
+}
+
+/// One step; (n−1)·b bytes per rank; folds in absolute order.
+fn reduce_scatter(b: &mut Builder, n: u32, position: Position) {
+    b.scratch_chunks(in_order::cells(n));
+    b.lane(|l| l.each(1, N, |l, i| l.fold([input()]).pre().into([to(R + i)]).send_block(R + i)));
+    b.lane(|l| in_order::fold(l, n, position, &[output()], ExtentOf::SendBlock, R));
+}
+
+/// One step; (n−1)·b bytes per rank. Not safe in place: a block may arrive before the one in its
+/// place has left.
+fn all_to_all(b: &mut Builder) {
+    b.lane(|l| l.each(1, N, |l, i| l.fold([input()]).into([to(R + i)]).send_block(R + i)));
+    b.lane(|l| {
+        l.fold([input()]).into([output()]).recv_block(R);
+        l.each(1, N, |l, i| l.fold([from(R - i)]).into([output()]).recv_block(R - i));
+    });
+}
+
+/// One step; the root takes (n−1)·b bytes.
+fn gather(l: &mut LaneBuilder<'_>, duty: Duty) {
+    if duty != Duty::Root {
+        return l.fold([input()]).into([to(ROOT)]).send_block(ROOT);
+    }
+    l.fold([input()]).into([output()]).recv_block(R);
+    l.each(1, N, |l, i| l.fold([from(R + i)]).into([output()]).recv_block(R + i));
+}
+
+/// One step; the root sends (n−1)·b bytes.
+fn scatter(l: &mut LaneBuilder<'_>, duty: Duty) {
+    if duty != Duty::Root {
+        return l.fold([from(ROOT)]).into([output()]).recv_block(ROOT);
+    }
+    l.each(1, N, |l, i| l.fold([input()]).into([to(R + i)]).send_block(R + i));
+    l.fold([input()]).into([output()]).send_block(R);
+}
+
+/// One step; the root sends (n−1)·S bytes.
+fn broadcast(l: &mut LaneBuilder<'_>, duty: Duty) {
+    if duty != Duty::Root {
+        return l.fold([from(ROOT)]).into([output()]).chunk(0);
+    }
+    l.each(1, N, |l, i| l.fold([input()]).into([to(R + i)]).chunk(0));
+    l.fold([input()]).into([output()]).chunk(0);
+}
+
+/// One step; the root takes (n−1)·S bytes and folds them in absolute order.
+fn reduce(l: &mut LaneBuilder<'_>, n: u32, role: Role) {
+    if role.duty != Duty::Root {
+        return l.fold([input()]).pre().into([to(ROOT)]).chunk(0);
+    }
+    in_order::fold(l, n, role.position, &[output()], ExtentOf::Chunk, 0);
+}

@@ -1,0 +1,174 @@
+//! Algorithms: pure functions that write programs.
+//!
+//! One file for each family. An algorithm says how data moves; what must come out is the
+//! collective's business, and [`crate::verify`] never trusts the algorithm. Notation, as
+//! everywhere: n ranks, S bytes per vector, b bytes per block, α, β, γ as in [`crate::cost`].
+
+mod alone;
+mod direct;
+mod dissemination;
+mod in_order;
+mod one_shot;
+mod ring;
+mod two_shot;
+
+use core::fmt;
+use core::str::FromStr;
+
+use crate::collective::Collective;
+use crate::dtype::UnknownName;
+use crate::ids::Place;
+use crate::program::Program;
+
+/// A way to carry out a collective.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// Neighbours on a ring pass chunks on; the chain for broadcast and reduce.
+    Ring = 0,
+    /// Everybody sends everything to everybody and folds alone.
+    OneShot = 1,
+    /// Everybody folds one chunk for all, then shares it.
+    TwoShot = 2,
+    /// Each block goes straight to where it belongs.
+    Direct = 3,
+    /// Signals at distances 1, 2, 4 and so on.
+    Dissemination = 4,
+}
+
+impl Algorithm {
+    /// Every algorithm.
+    pub const ALL: [Algorithm; 5] = [
+        Algorithm::Ring,
+        Algorithm::OneShot,
+        Algorithm::TwoShot,
+        Algorithm::Direct,
+        Algorithm::Dissemination,
+    ];
+
+    /// The name used in tables, texts and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Ring => "ring",
+            Algorithm::OneShot => "one_shot",
+            Algorithm::TwoShot => "two_shot",
+            Algorithm::Direct => "direct",
+            Algorithm::Dissemination => "dissemination",
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownName;
+
+    fn from_str(text: &str) -> Result<Self, UnknownName> {
+        Algorithm::ALL.iter().copied().find(|algorithm| algorithm.name() == text).ok_or(UnknownName)
+    }
+}
+
+/// The algorithms that carry out a collective, the safest choice for large sizes first.
+pub const fn algorithms(collective: Collective) -> &'static [Algorithm] {
+    match collective {
+        Collective::AllReduce => &[Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoShot],
+        Collective::Reduce
+        | Collective::Broadcast
+        | Collective::AllGather
+        | Collective::AllGatherV
+        | Collective::ReduceScatter
+        | Collective::ReduceScatterV => &[Algorithm::Ring, Algorithm::Direct],
+        Collective::AllToAll
+        | Collective::AllToAllV
+        | Collective::Gather
+        | Collective::GatherV
+        | Collective::Scatter
+        | Collective::ScatterV
+        | Collective::Send
+        | Collective::Recv => &[Algorithm::Direct],
+        Collective::Barrier => &[Algorithm::Dissemination],
+    }
+}
+
+/// What distinguishes a rank's program from the others' of its plan. Ranks of equal roles run the
+/// same text.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Role {
+    duty: Duty,
+    position: Position,
+}
+
+/// Relation to the root.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Duty {
+    /// The collective has no root.
+    Member,
+    /// This rank is the root.
+    Root,
+    /// Neither at the root nor at the far end of its chain.
+    Inner,
+    /// At the far end of the root's chain, or any other rank where there is no chain.
+    Leaf,
+}
+
+/// Where a rank's own contribution stands in a fold by absolute place.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+enum Position {
+    /// It does not matter.
+    Any,
+    /// The one of a few ranks whose folds fit one Move.
+    Fixed(u8),
+    /// Place 0 of many.
+    First,
+    /// Neither first nor last of many.
+    Middle,
+    /// Place n−1 of many.
+    Last,
+}
+
+/// The role of `place`.
+pub(crate) fn role(collective: Collective, algorithm: Algorithm, n: u32, place: Place, root: Place) -> Role {
+    let duty = duty(collective, algorithm, n, place, root);
+    let folds = matches!(
+        (collective, algorithm, duty),
+        (Collective::AllReduce, Algorithm::OneShot | Algorithm::TwoShot, _)
+            | (Collective::ReduceScatter | Collective::ReduceScatterV, Algorithm::Direct, _)
+            | (Collective::Reduce, Algorithm::Direct, Duty::Root)
+    );
+    let position = if folds && n > 1 { in_order::position(n, place) } else { Position::Any };
+    Role { duty, position }
+}
+
+/// The program of a role; the caller has made sure that the algorithm suits the collective.
+pub(crate) fn program(collective: Collective, algorithm: Algorithm, n: u32, role: Role) -> Program {
+    if n == 1 && !matches!(collective, Collective::Send | Collective::Recv) {
+        return alone::program(collective, algorithm.name());
+    }
+    match algorithm {
+        Algorithm::Ring => ring::program(collective, role.duty),
+        Algorithm::OneShot => one_shot::program(n, role.position),
+        Algorithm::TwoShot => two_shot::program(n, role.position),
+        Algorithm::Direct => direct::program(collective, n, role),
+        Algorithm::Dissemination => dissemination::program(n),
+    }
+}
+
+fn duty(collective: Collective, algorithm: Algorithm, n: u32, place: Place, root: Place) -> Duty {
+    let chained = algorithm == Algorithm::Ring;
+    // Data runs away from the root of a broadcast and towards the root of a reduce.
+    let far_end = match collective {
+        Collective::Reduce => (root.0 + 1) % n,
+        _ => (root.0 + n - 1) % n,
+    };
+    match () {
+        () if !collective.rooted() => Duty::Member,
+        () if place == root => Duty::Root,
+        () if chained && place.0 != far_end => Duty::Inner,
+        () => Duty::Leaf,
+    }
+}

@@ -1,0 +1,253 @@
+//! The cost model: closed formulas for the time of a plan, one for each algorithm.
+//!
+//! A plan's [`Cost`] counts what lies on its critical path; [`Rates`] of a link class turn counts into
+//! time. S is the larger of a rank's user buffers in bytes: the vector, or all n blocks. The
+//! formulas are those of the algorithms' own descriptions, and the [`clock`](crate::machine::clock)
+//! gives the same result for the same plan. They leave out contention: that is the simulator's.
+
+use crate::algo::Algorithm;
+use crate::collective::Collective;
+
+/// What one link class costs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rates {
+    /// α: time for a message to arrive, whatever its size.
+    pub alpha_ns: f64,
+    /// Time that a rank needs for one Move whatever its length.
+    pub move_ns: f64,
+    /// β: time per byte of a rank's link, all channels together.
+    pub beta_ns_per_byte: f64,
+    /// Time per byte that one channel achieves alone.
+    pub channel_beta_ns_per_byte: f64,
+    /// γ: time per byte folded on one channel.
+    pub gamma_ns_per_byte: f64,
+    /// Channels that make progress at the same time: cores or thread blocks.
+    pub workers: u16,
+    /// Bytes of one slot.
+    pub chunk_bytes: u64,
+}
+
+/// What lies on the critical path of a plan.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Cost {
+    /// Messages one after the other.
+    pub messages: u64,
+    /// Moves, signals and waits of the busiest rank.
+    pub moves: u64,
+    /// Bytes moved one after the other.
+    pub moved_bytes: f64,
+    /// Bytes folded one after the other.
+    pub folded_bytes: f64,
+}
+
+impl Rates {
+    /// Ranks of one host that share a cache level; to be replaced by calibration.
+    pub const SHARED_MEMORY: Rates = Rates {
+        alpha_ns: 150.0,
+        move_ns: 40.0,
+        beta_ns_per_byte: 0.03,
+        channel_beta_ns_per_byte: 0.03,
+        gamma_ns_per_byte: 0.015,
+        workers: 1,
+        chunk_bytes: 64 << 10,
+    };
+
+    /// TCP over a 10 Gb/s network; to be replaced by calibration.
+    pub const SOCKET: Rates = Rates {
+        alpha_ns: 15_000.0,
+        move_ns: 2_000.0,
+        beta_ns_per_byte: 0.8,
+        channel_beta_ns_per_byte: 1.6,
+        gamma_ns_per_byte: 0.1,
+        workers: 4,
+        chunk_bytes: 128 << 10,
+    };
+
+    /// RDMA over a 200 Gb/s network; to be replaced by calibration.
+    pub const RDMA: Rates = Rates {
+        alpha_ns: 2_500.0,
+        move_ns: 300.0,
+        beta_ns_per_byte: 0.04,
+        channel_beta_ns_per_byte: 0.08,
+        gamma_ns_per_byte: 0.05,
+        workers: 4,
+        chunk_bytes: 512 << 10,
+    };
+
+    /// The time of a plan over `channels` channels.
+    pub fn time_ns(&self, cost: &Cost, channels: u16) -> f64 {
+        let channels = channels.max(1);
+        let beta = self.beta_ns_per_byte.max(self.channel_beta_ns_per_byte / f64::from(channels));
+        let gamma = self.gamma_ns_per_byte / f64::from(channels.min(self.workers.max(1)));
+        // Every channel makes as many Moves; workers share the channels.
+        let moves = cost.moves as f64 * self.move_ns * f64::from(channels.div_ceil(self.workers.max(1)));
+        cost.messages as f64 * self.alpha_ns + moves + cost.moved_bytes * beta + cost.folded_bytes * gamma
+    }
+}
+
+/// What a collective of `bytes` costs among `n` ranks, in slots of up to `chunk_bytes` on each of
+/// `channels` channels. Zero for one rank.
+pub fn cost(
+    collective: Collective,
+    algorithm: Algorithm,
+    n: u32,
+    bytes: u64,
+    chunk_bytes: u64,
+    channels: u16,
+) -> Cost {
+    let peers = u64::from(n.saturating_sub(1));
+    if peers == 0 {
+        return Cost::default();
+    }
+    let whole = bytes as f64;
+    // What a rank keeps to itself is one n-th.
+    let shared = whole * peers as f64 / f64::from(n);
+    let cut = |part: u64| part.div_ceil(chunk_bytes.max(1) * u64::from(channels.max(1))).max(1);
+    let block_passes = cut(bytes.div_ceil(u64::from(n)));
+    let passes = cut(bytes);
+    let folded = |bytes: f64| if collective.reduces() { bytes } else { 0.0 };
+    let n = u64::from(n);
+    // Folds of few contributions are one Move (see `algo::in_order`).
+    let folds = if n <= 4 { 1 } else { n };
+    match (collective, algorithm) {
+        (Collective::Broadcast | Collective::Reduce, Algorithm::Ring) => {
+            // A pipeline: the first chunk passes n−1 hops, the others follow.
+            let moved_bytes = (peers - 1 + passes) as f64 * whole / passes as f64;
+            Cost { messages: peers, moves: passes, moved_bytes, folded_bytes: folded(moved_bytes) }
+        }
+        (Collective::AllReduce, Algorithm::Ring) => Cost {
+            messages: 2 * peers,
+            moves: (2 * n - 1) * block_passes,
+            moved_bytes: 2.0 * shared,
+            folded_bytes: shared,
+        },
+        (_, Algorithm::Ring) => Cost {
+            messages: peers,
+            moves: n * block_passes,
+            moved_bytes: shared,
+            folded_bytes: folded(shared),
+        },
+        (_, Algorithm::TwoShot) => Cost {
+            messages: 2,
+            moves: (2 * peers + if n <= 4 { 1 } else { folds + peers }) * block_passes,
+            moved_bytes: 2.0 * shared,
+            folded_bytes: shared,
+        },
+        (_, Algorithm::OneShot) => {
+            let all = peers as f64 * whole;
+            Cost { messages: 1, moves: (peers + folds) * passes, moved_bytes: all, folded_bytes: all }
+        }
+        (_, Algorithm::Dissemination) => {
+            let rounds = u64::from(n.next_power_of_two().trailing_zeros());
+            Cost { messages: rounds, moves: 2 * rounds, ..Cost::default() }
+        }
+        (Collective::Broadcast | Collective::Reduce, Algorithm::Direct) => {
+            let all = peers as f64 * whole;
+            let moves = if collective == Collective::Reduce { folds } else { n };
+            Cost { messages: 1, moves: moves * passes, moved_bytes: all, folded_bytes: folded(all) }
+        }
+        (Collective::Send | Collective::Recv, Algorithm::Direct) => {
+            Cost { messages: 1, moves: passes, moved_bytes: whole, folded_bytes: 0.0 }
+        }
+        (Collective::Gather | Collective::Scatter | Collective::GatherV | Collective::ScatterV, _) => {
+            Cost { messages: 1, moves: n * block_passes, moved_bytes: shared, folded_bytes: 0.0 }
+        }
+        (_, Algorithm::Direct) => Cost {
+            messages: 1,
+            moves: (peers + if collective.reduces() { folds } else { n }) * block_passes,
+            moved_bytes: shared,
+            folded_bytes: folded(shared),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::ids::Rank;
+    use crate::machine::clock::{Clock, Link, Moment};
+    use crate::machine::{Buffers, Case, Stage, walk};
+    use crate::plan::Plan;
+
+    /// Time, critical path and steps of one pass of `count` elements of one byte.
+    fn walked(collective: Collective, algorithm: Algorithm, n: u32, count: usize) -> (Moment, u64) {
+        let plan = Plan::new(collective, algorithm, n).unwrap();
+        let case = Case {
+            n,
+            count,
+            channels: 1,
+            chunk_count: count,
+            grain_count: 1,
+            slots: 8,
+            root: Rank(0),
+            buffers: Buffers::Apart,
+            blocks: None,
+        };
+        let stage = Stage::new(&plan, &case).unwrap();
+        let link = |_, _| Link { alpha_ns: 1000.0, beta_ns_per_byte: 1.0 };
+        let walked = walk(&stage, Clock::new(link, 0.25, 1)).unwrap();
+        (walked.domain.finish(), walked.steps)
+    }
+
+    #[test]
+    fn formulas_and_clock_agree() {
+        let rates = Rates {
+            alpha_ns: 1000.0,
+            move_ns: 0.0,
+            beta_ns_per_byte: 1.0,
+            channel_beta_ns_per_byte: 1.0,
+            gamma_ns_per_byte: 0.25,
+            workers: 1,
+            chunk_bytes: u64::MAX,
+        };
+        use Algorithm::{Direct, OneShot, Ring, TwoShot};
+        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter};
+        let pairs = vec![
+            (AllReduce, Ring),
+            (AllReduce, OneShot),
+            (AllReduce, TwoShot),
+            (ReduceScatter, Ring),
+            (AllGather, Ring),
+            (AllGather, Direct),
+            (AllToAll, Direct),
+            (Broadcast, Ring),
+            (Reduce, Ring),
+            (Broadcast, Direct),
+        ];
+        for (collective, algorithm) in pairs {
+            for n in [2, 3, 5, 8] {
+                let vector = 840;
+                let count =
+                    if collective.input() == crate::Shape::Whole { vector } else { vector / n as usize };
+                let (moment, steps) = walked(collective, algorithm, n, count);
+                let cost = cost(collective, algorithm, n, vector as u64, u64::MAX, 1);
+                let (formula, clock) = (rates.time_ns(&cost, 1), moment.ns);
+                assert!((formula - clock).abs() < 1e-6, "{collective}.{algorithm} n={n}: {formula} {clock}");
+                assert_eq!(moment.messages, cost.messages, "{collective}.{algorithm} n={n}");
+                // Of ranks that do not all do the same, the busiest counts.
+                let average = steps.div_ceil(u64::from(n));
+                let same = !(collective.rooted() || algorithm == OneShot || algorithm == TwoShot);
+                let right = if same { cost.moves == average } else { cost.moves >= average };
+                assert!(right, "{collective}.{algorithm} n={n}: {} {average}", cost.moves);
+            }
+        }
+        // A root's links are not modelled by the clock, its folds are.
+        assert!(walked(Reduce, Direct, 5, 100).0.folded_bytes == 400);
+        assert!(walked(Gather, Direct, 5, 100).0.messages == 1);
+    }
+
+    #[test]
+    fn one_rank_is_free() {
+        assert_eq!(cost(Collective::AllReduce, Algorithm::Ring, 1, 1 << 20, 1 << 16, 1), Cost::default());
+    }
+
+    #[test]
+    fn bytes_are_the_least_possible() {
+        let moved = |algorithm| cost(Collective::AllReduce, algorithm, 8, 8000, 1 << 20, 1).moved_bytes;
+        assert_eq!(moved(Algorithm::Ring), 14_000.0);
+        assert_eq!(moved(Algorithm::TwoShot), 14_000.0);
+        assert_eq!(moved(Algorithm::OneShot), 56_000.0);
+    }
+}

@@ -1,0 +1,275 @@
+//! The cursor: walks one lane of a program and says what to do next.
+//!
+//! Every reader of programs (verifier, cost model, simulator, host executor) uses this one cursor,
+//! so they cannot disagree about what a program means. It resolves loops, expressions, passes and
+//! ranges; it neither waits nor moves anything, and it allocates nothing.
+
+use crate::ids::{Channel, Rank};
+use crate::layout::{Layout, Part, PassChunks};
+use crate::program::{
+    Edge, Expr, Extent, ExtentOf, Finish, Instruction, Loop, Move, Operand, OperandId, Program, Vars,
+};
+
+/// What a lane does next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Move `count` elements.
+    Move(Step),
+    /// Post an empty slot to this edge.
+    Signal(Site),
+    /// Consume an empty slot from this edge.
+    Wait(Site),
+    /// Meet the other lanes of this rank's program.
+    Barrier,
+}
+
+/// One Move for one setting of the loop variables: nothing left to evaluate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// Elements moved; never 0.
+    pub count: usize,
+    /// What is applied beside the fold.
+    pub finish: Finish,
+    inputs: [Site; 4],
+    outputs: [Site; 4],
+    input_len: u8,
+    output_len: u8,
+}
+
+impl Step {
+    /// Where data comes from, in fold order.
+    pub fn inputs(&self) -> &[Site] {
+        &self.inputs[..usize::from(self.input_len)]
+    }
+
+    /// Where the result goes.
+    pub fn outputs(&self) -> &[Site] {
+        &self.outputs[..usize::from(self.output_len)]
+    }
+}
+
+/// An operand with everything evaluated. Offsets are elements from the start of the user's buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Site {
+    /// The send buffer.
+    Input {
+        /// First element.
+        offset: usize,
+    },
+    /// The receive buffer.
+    Output {
+        /// First element.
+        offset: usize,
+    },
+    /// A scratch cell of this lane, from its start.
+    Scratch {
+        /// Which chunk-sized cell.
+        cell: usize,
+    },
+    /// The next slot from a peer.
+    Receive {
+        /// The peer.
+        peer: Rank,
+        /// Which of the parallel edges.
+        tag: u8,
+    },
+    /// The next slot to a peer.
+    Send {
+        /// The peer.
+        peer: Rank,
+        /// Which of the parallel edges.
+        tag: u8,
+    },
+}
+
+/// A position in one lane of a program.
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    vars: Vars,
+    limits: [i64; 3],
+    /// Index of each open loop's first body instruction.
+    bodies: [u16; 3],
+    depth: u8,
+    start: u16,
+    end: u16,
+    at: u16,
+    part: Part,
+    pass: usize,
+    passes: usize,
+    pass_chunks: PassChunks,
+}
+
+impl Cursor {
+    /// At the start of lane `lane`. `root` is the root's rank, or the peer of a send or receive.
+    pub fn new(program: &Program, lane: usize, channel: Channel, layout: &Layout<'_>, root: Rank) -> Cursor {
+        let lane = program.lanes[lane];
+        let part = layout.part(channel, lane.share, lane.shares);
+        let data_passes = layout.passes(part, program.chunks);
+        let moves_data = layout.collective != crate::Collective::Barrier;
+        let mut cursor = Cursor {
+            vars: Vars {
+                place: i64::from(layout.place_of(layout.rank)),
+                root: i64::from(layout.place_of(root)),
+                n: i64::from(layout.n),
+                v: [0; 3],
+            },
+            limits: [0; 3],
+            bodies: [0; 3],
+            depth: 0,
+            start: lane.start,
+            end: lane.end,
+            at: lane.start,
+            part,
+            pass: 0,
+            passes: if moves_data { data_passes } else { 1 },
+            pass_chunks: PassChunks::default(),
+        };
+        cursor.enter_pass(program, layout);
+        cursor
+    }
+
+    /// The next thing to do, or `None` when the lane is done. Skips Moves of empty ranges.
+    #[inline]
+    pub fn next(&mut self, program: &Program, layout: &Layout<'_>) -> Option<Action> {
+        while self.pass < self.passes {
+            let at = self.at;
+            if at >= self.end {
+                self.end_pass(program, layout);
+                continue;
+            }
+            self.at += 1;
+            match &program.instructions[usize::from(at)] {
+                Instruction::Move(m) => {
+                    if let Some(step) = self.step(program, layout, m) {
+                        return Some(Action::Move(step));
+                    }
+                }
+                Instruction::Loop(l) => self.open(l, at),
+                Instruction::EndLoop => self.turn(),
+                Instruction::Signal(id) => {
+                    return Some(Action::Signal(self.site(program, layout, *id, 0, 0..0)));
+                }
+                Instruction::Wait(id) => return Some(Action::Wait(self.site(program, layout, *id, 0, 0..0))),
+                Instruction::Barrier => return Some(Action::Barrier),
+                Instruction::End => self.end_pass(program, layout),
+            }
+        }
+        None
+    }
+
+    /// Index of the instruction last returned, for reports.
+    pub fn instruction(&self) -> usize {
+        usize::from(self.at.saturating_sub(1))
+    }
+
+    /// The pass the cursor is in, from 0.
+    pub fn pass(&self) -> usize {
+        self.pass
+    }
+
+    /// The loop variables' values, for reports.
+    pub fn loop_vars(&self) -> [i64; 3] {
+        self.vars.v
+    }
+
+    fn enter_pass(&mut self, program: &Program, layout: &Layout<'_>) {
+        self.at = self.start;
+        self.depth = 0;
+        if layout.is_whole() {
+            self.pass_chunks = layout.pass_chunks(self.part, program.chunks, self.pass);
+        }
+    }
+
+    fn end_pass(&mut self, program: &Program, layout: &Layout<'_>) {
+        self.pass += 1;
+        if self.pass < self.passes {
+            self.enter_pass(program, layout);
+        }
+    }
+
+    fn open(&mut self, l: &Loop, at: u16) {
+        let (from, to) = (l.from.value(&self.vars), l.to.value(&self.vars));
+        if from >= to {
+            self.at = l.end + 1;
+            return;
+        }
+        let depth = usize::from(self.depth);
+        self.vars.v[depth] = from;
+        self.limits[depth] = to;
+        self.bodies[depth] = at + 1;
+        self.depth += 1;
+    }
+
+    fn turn(&mut self) {
+        let depth = usize::from(self.depth) - 1;
+        self.vars.v[depth] += 1;
+        if self.vars.v[depth] < self.limits[depth] {
+            self.at = self.bodies[depth];
+        } else {
+            self.vars.v[depth] = 0;
+            self.depth -= 1;
+        }
+    }
+
+    #[inline]
+    fn step(&self, program: &Program, layout: &Layout<'_>, m: &Move) -> Option<Step> {
+        let index = Expr::value(&program.exprs, m.extent.index, &self.vars);
+        let range = self.range(layout, m.extent, index);
+        if range.is_empty() {
+            return None;
+        }
+        let nowhere = Site::Input { offset: 0 };
+        let mut step = Step {
+            count: range.len(),
+            finish: m.finish,
+            inputs: [nowhere; 4],
+            outputs: [nowhere; 4],
+            input_len: m.inputs.as_slice().len() as u8,
+            output_len: m.outputs.as_slice().len() as u8,
+        };
+        for (site, id) in step.inputs.iter_mut().zip(m.inputs.as_slice()) {
+            *site = self.site(program, layout, *id, index, range.clone());
+        }
+        for (site, id) in step.outputs.iter_mut().zip(m.outputs.as_slice()) {
+            *site = self.site(program, layout, *id, index, range.clone());
+        }
+        Some(step)
+    }
+
+    fn range(&self, layout: &Layout<'_>, extent: Extent, index: i64) -> core::ops::Range<usize> {
+        match extent.of {
+            ExtentOf::Chunk => match usize::try_from(index) {
+                Ok(index) => self.pass_chunks.chunk(index),
+                Err(_) => 0..0,
+            },
+            of => layout.block_pass(of, layout.rank_at(index), self.part, self.pass),
+        }
+    }
+
+    fn site(
+        &self,
+        program: &Program,
+        layout: &Layout<'_>,
+        id: OperandId,
+        index: i64,
+        range: core::ops::Range<usize>,
+    ) -> Site {
+        let value = |expr| Expr::value(&program.exprs, expr, &self.vars);
+        let peer = |edge: Edge| layout.rank_at(value(edge.peer));
+        match program.operands[usize::from(id)] {
+            Operand::Input(block) => {
+                let block = layout.rank_at(block.map_or(index, value));
+                Site::Input { offset: layout.input_offset(block) + range.start }
+            }
+            Operand::Output(block) => {
+                let block = layout.rank_at(block.map_or(index, value));
+                Site::Output { offset: layout.output_offset(block) + range.start }
+            }
+            Operand::Scratch(cell) => {
+                Site::Scratch { cell: usize::try_from(value(cell)).unwrap_or(usize::MAX) }
+            }
+            Operand::Receive(edge) => Site::Receive { peer: peer(edge), tag: edge.tag },
+            Operand::Send(edge) => Site::Send { peer: peer(edge), tag: edge.tag },
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The domain of contributions: which ranks are in each element, where it came from, in which order
+//! it was folded, and what was applied to it.
+//!
+//! With [`Exact`](super::tally::Exact) tallies it is a proof, up to 128 ranks; with
+//! [`Nonce`](super::tally::Nonce) tallies it holds for any number, up to an accident of 2⁻⁶⁴.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::fault::{Fault, Wrong};
+use super::memory::Memory;
+use super::tally::{Tally, mix};
+use super::{Domain, Stage, Who};
+use crate::contract::Contributors;
+use crate::ids::Rank;
+
+/// The walk's data as contributions.
+pub struct Provenance<T> {
+    ranks: Vec<Memory<T>>,
+    reduces: bool,
+}
+
+/// How the elements of a walk's results were folded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Orders {
+    /// Nothing was folded.
+    None,
+    /// All by the expression with this digest: their bits do not depend on where they lie.
+    Same(u64),
+    /// By several.
+    Mixed,
+}
+
+/// A block of a send buffer and an element of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin(u64);
+
+/// What one element holds. In a [`Strip`], the next elements have the next origins.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Run<T> {
+    tally: T,
+    origin: Origin,
+    /// Digest of the fold expression.
+    order: u64,
+    pre: bool,
+    post: bool,
+}
+
+/// What a range of elements holds: nearly always one run.
+#[derive(Clone, Debug)]
+pub struct Strip<T> {
+    first: Run<T>,
+    first_count: usize,
+    more: Vec<(Run<T>, usize)>,
+}
+
+impl<T: Tally> Provenance<T> {
+    /// All buffers before the collective.
+    pub fn new(stage: &Stage<'_>) -> Provenance<T> {
+        let ranks = (0..stage.case.n).map(|rank| Memory::new(stage, Rank(rank))).collect();
+        Provenance { ranks, reduces: stage.collective.reduces() }
+    }
+
+    /// Judges what the ranks hold after the walk by the collective's contract.
+    pub fn judge(&self, stage: &Stage<'_>) -> Result<Orders, Fault> {
+        let all = T::all(stage.case.n);
+        let mut orders = Vec::new();
+        let mut seen = Orders::None;
+        for rank in (0..stage.case.n).map(Rank) {
+            for (block, (offset, count)) in stage.output_blocks(rank).into_iter().enumerate() {
+                let due = stage.collective.due(rank, block as u32, stage.source());
+                let tally = match due.from {
+                    Contributors::All => all.clone(),
+                    Contributors::One(one) => T::one(one),
+                };
+                for element in 0..count {
+                    let origin = Origin::new(due.block, element);
+                    let found = self.ranks[rank.index()].element(offset + element);
+                    let right = found.is_some_and(|run| self.is(run, &tally, origin));
+                    let Some(run) = found.filter(|_| right) else {
+                        return Err(self.wrong(rank, block, element, &tally, origin, found));
+                    };
+                    if due.from == Contributors::All {
+                        seen = seen.and(Orders::Same(run.order));
+                        agree(&mut orders, stage, rank, element, run.order)?;
+                    }
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    fn is(&self, run: &Run<T>, tally: &T, origin: Origin) -> bool {
+        run.tally == *tally && run.origin == origin && (run.pre, run.post) == (self.reduces, self.reduces)
+    }
+
+    fn wrong(
+        &self,
+        rank: Rank,
+        block: usize,
+        element: usize,
+        tally: &T,
+        origin: Origin,
+        found: Option<&Run<T>>,
+    ) -> Fault {
+        let wanted = Run { tally: tally.clone(), origin, order: 0, pre: self.reduces, post: self.reduces };
+        Fault::Wrong(Box::new(Wrong {
+            rank,
+            block: block as u32,
+            element,
+            expected: wanted.describe(),
+            found: found.map_or_else(|| "nothing".into(), Run::describe),
+        }))
+    }
+}
+
+impl<T: Tally> Domain for Provenance<T> {
+    type Value = Option<Strip<T>>;
+    type Credit = ();
+
+    fn input(&mut self, who: &Who, offset: usize, count: usize, pre: bool) -> Result<Self::Value, Fault> {
+        self.ranks[who.rank.index()].input(who, offset, count, pre).map(Some)
+    }
+
+    fn output(&mut self, who: &Who, offset: usize, count: usize) -> Result<Self::Value, Fault> {
+        self.ranks[who.rank.index()].output(who, offset, count).map(Some)
+    }
+
+    fn token(&mut self, _: &Who) -> Self::Value {
+        None
+    }
+
+    fn fold(&mut self, left: &mut Self::Value, right: Self::Value) -> Result<(), Fault> {
+        match (left, right) {
+            (Some(left), Some(right)) => left.fold(right, self.reduces),
+            _ => Err(Fault::NotAnEdge),
+        }
+    }
+
+    fn post(&mut self, value: &mut Self::Value) -> Result<(), Fault> {
+        value.as_mut().map_or(Ok(()), Strip::apply_post)
+    }
+
+    fn store(&mut self, who: &Who, offset: usize, value: &Self::Value) -> Result<(), Fault> {
+        let strip = value.as_ref().ok_or(Fault::NotAnEdge)?;
+        self.ranks[who.rank.index()].store(who, offset, strip)
+    }
+
+    fn barrier(&mut self, who: &Who) {
+        self.ranks[who.rank.index()].barrier();
+    }
+}
+
+impl Orders {
+    /// What two walks say together.
+    pub fn and(self, other: Orders) -> Orders {
+        match (self, other) {
+            (Orders::None, orders) | (orders, Orders::None) => orders,
+            (left, right) if left == right => left,
+            _ => Orders::Mixed,
+        }
+    }
+}
+
+impl Origin {
+    pub(super) fn new(block: u32, element: usize) -> Origin {
+        Origin(u64::from(block) << ELEMENT_BITS | element as u64)
+    }
+
+    fn parts(self) -> (u32, u64) {
+        ((self.0 >> ELEMENT_BITS) as u32, self.0 & ((1 << ELEMENT_BITS) - 1))
+    }
+
+    fn plus(self, elements: usize) -> Origin {
+        Origin(self.0 + elements as u64)
+    }
+}
+
+impl<T: Tally> Run<T> {
+    /// A rank's own contribution, untouched.
+    pub(super) fn raw(rank: Rank, origin: Origin) -> Run<T> {
+        Run { tally: T::one(rank), origin, order: mix(!u64::from(rank.0)), pre: false, post: false }
+    }
+
+    fn at(&self, elements: usize) -> Run<T> {
+        Run { origin: self.origin.plus(elements), ..self.clone() }
+    }
+
+    /// Whether `next`, `elements` further on, continues this run.
+    fn goes_on(&self, next: &Run<T>, elements: usize) -> bool {
+        self.origin.plus(elements) == next.origin
+            && self.order == next.order
+            && (self.pre, self.post) == (next.pre, next.post)
+            && self.tally == next.tally
+    }
+
+    fn fold(&mut self, right: &Run<T>, reduces: bool) -> Result<(), Fault> {
+        if self.origin != right.origin {
+            return Err(Fault::Origin { left: self.origin.parts(), right: right.origin.parts() });
+        }
+        if self.post || right.post {
+            return Err(Fault::Post);
+        }
+        if !(self.pre && right.pre && reduces) {
+            return Err(Fault::Pre);
+        }
+        self.order = mix(self.order ^ mix(right.order));
+        self.tally.join(&right.tally).map_err(|both| Fault::Duplicate { both: both.into() })
+    }
+
+    fn describe(&self) -> String {
+        let (block, element) = self.origin.parts();
+        let applied = match (self.pre, self.post) {
+            (false, false) => "",
+            (true, false) => ", incomplete",
+            (true, true) => ", complete",
+            (false, true) => ", complete without its scalar",
+        };
+        format!("{} to element {element} of block {block}{applied}", self.tally.describe())
+    }
+}
+
+impl<T: Tally> Strip<T> {
+    pub(super) fn of(run: Run<T>, count: usize) -> Strip<T> {
+        Strip { first: run, first_count: count, more: Vec::new() }
+    }
+
+    /// Adds one element at the end.
+    pub(super) fn push(&mut self, run: &Run<T>) {
+        let (last, count) = match self.more.last_mut() {
+            Some((last, count)) => (&*last, count),
+            None => (&self.first, &mut self.first_count),
+        };
+        if last.goes_on(run, *count) {
+            *count += 1;
+        } else {
+            self.more.push((run.clone(), 1));
+        }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.first_count + self.more.iter().map(|(_, count)| count).sum::<usize>()
+    }
+
+    /// Element by element.
+    pub(super) fn elements(&self) -> impl Iterator<Item = Run<T>> {
+        let first = core::iter::once((&self.first, self.first_count));
+        let runs = first.chain(self.more.iter().map(|(run, count)| (run, *count)));
+        runs.flat_map(|(run, count)| (0..count).map(|element| run.at(element)))
+    }
+
+    pub(super) fn apply_pre(&mut self) -> Result<(), Fault> {
+        self.runs().try_for_each(|run| match core::mem::replace(&mut run.pre, true) {
+            false => Ok(()),
+            true => Err(Fault::Pre),
+        })
+    }
+
+    fn apply_post(&mut self) -> Result<(), Fault> {
+        self.runs().try_for_each(|run| match core::mem::replace(&mut run.post, true) {
+            false => Ok(()),
+            true => Err(Fault::Post),
+        })
+    }
+
+    fn runs(&mut self) -> impl Iterator<Item = &mut Run<T>> {
+        core::iter::once(&mut self.first).chain(self.more.iter_mut().map(|(run, _)| run))
+    }
+
+    fn fold(&mut self, right: Strip<T>, reduces: bool) -> Result<(), Fault> {
+        if self.more.is_empty() && right.more.is_empty() {
+            return self.first.fold(&right.first, reduces);
+        }
+        let mut elements = self.elements().zip(right.elements());
+        let mut folded: Option<Strip<T>> = None;
+        elements.try_for_each(|(mut run, right)| {
+            run.fold(&right, reduces)?;
+            match &mut folded {
+                None => folded = Some(Strip::of(run, 1)),
+                Some(strip) => strip.push(&run),
+            }
+            Ok(())
+        })?;
+        drop(elements);
+        folded.map_or(Ok(()), |folded| {
+            *self = folded;
+            Ok(())
+        })
+    }
+}
+
+/// Where several ranks hold the same element, all must have folded it like the first.
+fn agree(
+    orders: &mut Vec<u64>,
+    stage: &Stage<'_>,
+    rank: Rank,
+    element: usize,
+    order: u64,
+) -> Result<(), Fault> {
+    if stage.collective != crate::Collective::AllReduce {
+        return Ok(());
+    }
+    match orders.get(element) {
+        None => orders.push(order),
+        Some(first) if *first == order => {}
+        Some(_) => return Err(Fault::Disagree { rank, element }),
+    }
+    Ok(())
+}
+
+/// Bits of an origin that tell the element.
+const ELEMENT_BITS: u32 = 40;

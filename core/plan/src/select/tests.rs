@@ -1,0 +1,117 @@
+use alloc::format;
+use alloc::string::String;
+
+use super::*;
+
+fn inputs(n: u32, rates: Rates) -> Inputs {
+    Inputs { n, rates, max_channels: 8, max_peers: 128, level: Level::Run, allow: Allow::default() }
+}
+
+fn shown(selection: &Selection, collective: Collective) -> String {
+    let line = |(bound, choice): &(u64, Choice)| match *bound {
+        u64::MAX => format!("else {} x{}", choice.algorithm, choice.channels),
+        bound => format!("<= {bound} {} x{}; ", choice.algorithm, choice.channels),
+    };
+    selection.table(collective).iter().map(line).collect()
+}
+
+#[test]
+fn golden_tables() {
+    let table = |n, rates, collective| shown(&Selection::new(inputs(n, rates)).unwrap(), collective);
+    let golden = [
+        (2, Rates::SHARED_MEMORY, Collective::AllReduce, "<= 32768 one_shot x1; else two_shot x1"),
+        (
+            8,
+            Rates::SHARED_MEMORY,
+            Collective::AllReduce,
+            "<= 2048 one_shot x1; <= 2097152 two_shot x1; else ring x1",
+        ),
+        (8, Rates::SHARED_MEMORY, Collective::Broadcast, "<= 65536 direct x1; else ring x1"),
+        (
+            64,
+            Rates::SOCKET,
+            Collective::AllReduce,
+            "<= 128 one_shot x1; <= 4096 one_shot x2; <= 8192 two_shot x1; <= 16777216 two_shot x2; \
+             <= 33554432 two_shot x4; <= 134217728 two_shot x2; else ring x2",
+        ),
+        (1024, Rates::RDMA, Collective::AllReduce, "<= 1048576 ring x1; <= 16777216 ring x2; else ring x4"),
+        (
+            16,
+            Rates::RDMA,
+            Collective::ReduceScatter,
+            "<= 4096 direct x1; <= 32768 direct x2; <= 268435456 direct x4; else ring x4",
+        ),
+        (16, Rates::RDMA, Collective::Barrier, "else dissemination x1"),
+    ];
+    for (n, rates, collective, expected) in golden {
+        assert_eq!(table(n, rates, collective), expected, "{collective} n={n}");
+    }
+}
+
+#[test]
+fn bounds_are_inclusive_and_cover_everything() {
+    let selection = Selection::new(inputs(8, Rates::SHARED_MEMORY)).unwrap();
+    let table = selection.table(Collective::AllReduce);
+    assert!(table.len() > 1);
+    assert!(table.is_sorted_by_key(|(bound, _)| *bound));
+    for pair in table.windows(2) {
+        let ((bound, below), (_, above)) = (pair[0], pair[1]);
+        assert_eq!(selection.choose(Collective::AllReduce, bound), below);
+        assert_eq!(selection.choose(Collective::AllReduce, bound + 1), above);
+    }
+    for collective in Collective::ALL {
+        for bytes in [0, 1, u64::MAX] {
+            let choice = selection.choose(collective, bytes);
+            assert!(algorithms(collective).contains(&choice.algorithm));
+        }
+    }
+}
+
+#[test]
+fn wishes_are_obeyed_or_refused() {
+    let with = |text: &str| {
+        Selection::new(Inputs { allow: text.parse().unwrap(), ..inputs(8, Rates::SHARED_MEMORY) })
+    };
+    let algorithm = |text, collective| with(text).unwrap().choose(collective, 64).algorithm;
+    assert_eq!(algorithm("ring", Collective::AllReduce), Algorithm::Ring);
+    assert_eq!(algorithm("ring", Collective::Barrier), Algorithm::Dissemination);
+    assert_eq!(algorithm("AllReduce:^OneShot,ring", Collective::AllReduce), Algorithm::TwoShot);
+    assert_eq!(algorithm("ring; allreduce:two_shot", Collective::AllReduce), Algorithm::TwoShot);
+    let collective = Collective::Broadcast;
+    assert_eq!(with("broadcast:two_shot").unwrap_err(), NothingAllowed { collective });
+    let unknown = "ring,bush".parse::<Allow>().unwrap_err();
+    assert_eq!(format!("{unknown}"), "expected an algorithm, found `bush`");
+}
+
+#[test]
+fn the_explanation_names_every_loser() {
+    let size = Inputs { level: Level::Size, max_peers: 4, ..inputs(8, Rates::SHARED_MEMORY) };
+    assert!(Selection::new(size.clone()).is_err());
+    let selection = Selection::new(Inputs { max_peers: 7, ..size }).unwrap();
+    let explained = selection.explain(Collective::AllReduce, 1 << 30);
+    let standings: Vec<_> = explained.iter().map(|c| (c.algorithm, c.standing)).collect();
+    let expected = [
+        (Algorithm::TwoShot, Standing::Chosen),
+        (Algorithm::Ring, Standing::NotReproducible),
+        (Algorithm::OneShot, Standing::Slower),
+    ];
+    assert_eq!(standings, expected);
+}
+
+#[test]
+fn every_input_is_in_the_fingerprint() {
+    let base = inputs(8, Rates::SHARED_MEMORY);
+    let variants = [
+        inputs(9, Rates::SHARED_MEMORY),
+        inputs(8, Rates::RDMA),
+        inputs(8, Rates { gamma_ns_per_byte: 0.016, ..Rates::SHARED_MEMORY }),
+        Inputs { max_channels: 4, ..base.clone() },
+        Inputs { max_peers: 4, ..base.clone() },
+        Inputs { level: Level::Size, ..base.clone() },
+        Inputs { allow: "^ring".parse().unwrap(), ..base.clone() },
+    ];
+    for (index, variant) in variants.iter().enumerate() {
+        assert_ne!(variant.fingerprint(), base.fingerprint(), "variant {index}");
+    }
+    assert_eq!(base.clone().fingerprint(), base.fingerprint());
+}

@@ -1,0 +1,368 @@
+//! The root service: one port, one thread, one connection per rank.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use tracing::{debug, warn};
+
+use crate::bootstrap::auth::Key;
+use crate::bootstrap::id::{UniqueId, random};
+use crate::bootstrap::machine::{Action, Conn, Ending, Event, Gathering, Rules, Time};
+use crate::bootstrap::process::Process;
+use crate::bootstrap::tcp::Waker;
+use crate::bootstrap::wire::{Decoder, Frame, MEMBER_BYTES, STRANGER_BYTES};
+use crate::bootstrap::{BootstrapSettings, tcp};
+use crate::control::hub::{Hub, LifeOf};
+use crate::error::{Error, Result};
+
+/// The service through which ranks join, and by which they hear of each other afterwards.
+#[derive(Debug)]
+pub struct Root;
+
+impl Root {
+    /// Starts the root of a new job: one listening port and one thread, "ccl-root".
+    ///
+    /// The thread ends, and closes everything, when all ranks have left or died, when joining has
+    /// failed and all have been told, or when nobody has come for [`BootstrapSettings::expiry`].
+    ///
+    /// # Errors
+    ///
+    /// If no port of the range can be had at the chosen address, or the system is out of descriptors
+    /// or threads.
+    pub fn start(settings: &BootstrapSettings) -> Result<(UniqueId, RootHandle)> {
+        let listener = tcp::listen(settings)?;
+        let id = UniqueId::new(tcp::reachable(&listener)?)?;
+        let handle = Root::serve(&id, listener, settings)?;
+        Ok((id, handle))
+    }
+
+    /// Starts the root of an id made by [`UniqueId::agreed`], at the id's first address.
+    ///
+    /// # Errors
+    ///
+    /// If that address and port cannot be had here.
+    pub fn start_for(id: &UniqueId, settings: &BootstrapSettings) -> Result<RootHandle> {
+        let Some(address) = id.addresses().first() else {
+            return Err(Error::usage(
+                "expected an id with an address, found none",
+                "name the address of rank 0",
+            ));
+        };
+        let advice =
+            "choose a port that is free and an address of this host, see `ss -ltnp` for who has the port";
+        let listener = tcp::listen_at(*address)
+            .map_err(|error| Error::system(&format!("listen at {address}"), error, advice))?;
+        Root::serve(id, listener, settings)
+    }
+
+    /// Starts the root of `id` behind `listener`.
+    fn serve(id: &UniqueId, listener: TcpListener, settings: &BootstrapSettings) -> Result<RootHandle> {
+        let settings = &settings.bounded();
+        let status = Arc::new(Status {
+            waker: Waker::new()?,
+            stop: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+        });
+        let machine =
+            RootMachine::new(Key::new(id), settings, (Process::this(), Process::life), Duration::ZERO);
+        let service = Service {
+            machine,
+            settings: settings.clone(),
+            started: Instant::now(),
+            listener: Some(listener),
+            accept_from: Duration::ZERO,
+            links: BTreeMap::new(),
+            next_conn: 0,
+            events: VecDeque::new(),
+            finishing: false,
+            status: status.clone(),
+        };
+        debug!(target: "ccl::bootstrap", job = %format_args!("{:016x}", id.job()), addresses = ?id.addresses(), "root listens");
+        let thread = std::thread::Builder::new().name("ccl-root".into()).spawn(move || service.run());
+        thread.map_err(|error| {
+            Error::system("start the thread ccl-root", error, "raise the limit of threads")
+        })?;
+        Ok(RootHandle(status))
+    }
+}
+
+/// A hold on a running root. Dropping it changes nothing.
+#[derive(Clone, Debug)]
+pub struct RootHandle(Arc<Status>);
+
+impl RootHandle {
+    /// Ends the root at once; ranks that still need it will report that it is gone.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::Release);
+        self.0.waker.wake();
+    }
+
+    /// Whether the root has ended and closed everything.
+    pub fn is_over(&self) -> bool {
+        self.0.over.load(Ordering::Acquire)
+    }
+}
+
+#[derive(Debug)]
+struct Status {
+    waker: Waker,
+    stop: AtomicBool,
+    over: AtomicBool,
+}
+
+/// Joining and what comes after, as one machine.
+pub(crate) struct RootMachine {
+    gathering: Gathering,
+    hub: Option<Hub>,
+    this: (Process, LifeOf),
+    heartbeat: Duration,
+}
+
+impl RootMachine {
+    pub(crate) fn new(
+        key: Key,
+        settings: &BootstrapSettings,
+        this: (Process, LifeOf),
+        now: Time,
+    ) -> RootMachine {
+        let rules = Rules {
+            strangers: settings.strangers.max(1),
+            stranger_deadline: settings.stranger_deadline,
+            expiry: settings.expiry,
+            linger: settings.deadline.min(LONGEST_LINGER),
+        };
+        RootMachine {
+            gathering: Gathering::new(key, rules, now),
+            hub: None,
+            this,
+            heartbeat: settings.heartbeat,
+        }
+    }
+
+    /// Takes in an event; returns what to do, in order.
+    pub(crate) fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
+        let member = |hub: &Hub, conn: Conn| hub.owns(conn);
+        let mut actions = match (event, &mut self.hub) {
+            (Event::Received { conn, body }, Some(hub)) if member(hub, conn) => {
+                hub.received(conn, &body, now)
+            }
+            (Event::Closed { conn, why }, Some(hub)) if member(hub, conn) => hub.closed(conn, &why, now),
+            (Event::Tick, Some(hub)) => {
+                let mut actions = hub.tick(now);
+                actions.extend(self.gathering.on(Event::Tick, now));
+                actions
+            }
+            (event, _) => self.gathering.on(event, now),
+        };
+        if let Some(joined) = self.gathering.take_full() {
+            let (hub, tables) = Hub::new(joined, self.this.clone(), self.heartbeat, now);
+            self.hub = Some(hub);
+            actions.extend(tables);
+        }
+        actions
+    }
+
+    /// When to tick next.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.gathering.deadline().into_iter().chain(self.hub.as_ref().and_then(Hub::deadline)).min()
+    }
+}
+
+/// The shell: sockets, clock and thread around the machine.
+struct Service {
+    machine: RootMachine,
+    settings: BootstrapSettings,
+    started: Instant,
+    listener: Option<TcpListener>,
+    /// No connection is accepted before this, after the system ran out of descriptors.
+    accept_from: Time,
+    links: BTreeMap<Conn, Link>,
+    next_conn: u64,
+    events: VecDeque<Event>,
+    finishing: bool,
+    status: Arc<Status>,
+}
+
+struct Link {
+    stream: TcpStream,
+    decoder: Decoder,
+    outbox: tcp::Outbox,
+    /// When to drop it at the latest, if it is only being drained.
+    closing: Option<Time>,
+}
+
+impl Service {
+    fn run(mut self) {
+        let over = |service: &Service| service.finishing && service.links.is_empty();
+        while !over(&self) && !self.status.stop.load(Ordering::Acquire) {
+            let ready = self.wait();
+            let now = self.started.elapsed();
+            if ready.accept {
+                self.accept(now);
+            }
+            for conn in ready.conns {
+                self.transfer(conn, now);
+            }
+            self.events.push_back(Event::Tick);
+            self.settle(now);
+            self.links.retain(|_, link| link.closing.is_none_or(|until| now < until));
+        }
+        let status = self.status.clone();
+        drop(self);
+        debug!(target: "ccl::bootstrap", "root ends");
+        // Pairs with the load in `is_over`: who sees it sees everything closed.
+        status.over.store(true, Ordering::Release);
+    }
+
+    /// Waits until something is ready or due.
+    fn wait(&self) -> Ready {
+        let now = self.started.elapsed();
+        let listener = self.listener.as_ref().filter(|_| now >= self.accept_from);
+        let accept_from = (self.accept_from > now).then_some(self.accept_from);
+        let closing = self.links.values().filter_map(|link| link.closing);
+        let due = self.machine.deadline().into_iter().chain(accept_from).chain(closing).min();
+        let mut polled = vec![PollFd::new(&self.status.waker, PollFlags::IN)];
+        polled.extend(self.links.values().map(|link| PollFd::new(&link.stream, tcp::interest(&link.outbox))));
+        polled.extend(listener.map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)));
+        tcp::wait(&mut polled, due.map(|due| due.saturating_sub(now)));
+        let is_ready = |entry: &PollFd<'_>| !entry.revents().is_empty();
+        if is_ready(&polled[0]) {
+            self.status.waker.clear();
+        }
+        let conns = self.links.keys().zip(&polled[1..]).filter(|(_, entry)| is_ready(entry));
+        Ready {
+            conns: conns.map(|(conn, _)| *conn).collect(),
+            accept: listener.is_some() && polled.last().is_some_and(is_ready),
+        }
+    }
+
+    fn accept(&mut self, now: Time) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(listener) = &self.listener else {
+                return;
+            };
+            match listener.accept() {
+                Ok((stream, address)) => {
+                    let (Ok(()), Ok(nonce)) = (tcp::tune(&stream, &self.settings), random()) else {
+                        continue;
+                    };
+                    let conn = Conn(self.next_conn);
+                    self.next_conn += 1;
+                    let (decoder, outbox) = (Decoder::new(STRANGER_BYTES), tcp::Outbox::default());
+                    self.links.insert(conn, Link { stream, decoder, outbox, closing: None });
+                    self.events.push_back(Event::Accepted { conn, address, nonce });
+                    self.settle(now);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    warn!(target: "ccl::bootstrap", "accept: {error}; trying again in a moment");
+                    self.accept_from = now + ACCEPT_PAUSE;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends and receives what is ready on `conn`.
+    fn transfer(&mut self, conn: Conn, now: Time) {
+        let Some(link) = self.links.get_mut(&conn) else {
+            return;
+        };
+        let closing = link.closing.is_some();
+        let flushed = link.outbox.flush(&link.stream).map_err(|error| tcp::ending(&error));
+        let events = &mut self.events;
+        // A stranger sends one frame and waits to be welcomed, so the machine has judged it, and raised
+        // the limit, before more can be there.
+        let received = tcp::receive(&link.stream, &mut link.decoder, |body| {
+            if !closing {
+                events.push_back(Event::Received { conn, body });
+            }
+        });
+        if closing && link.outbox.is_empty() {
+            let _ = link.stream.shutdown(std::net::Shutdown::Write);
+        }
+        if let Err(why) = received.and(flushed) {
+            if closing {
+                self.links.remove(&conn);
+            } else {
+                self.events.push_back(Event::Closed { conn, why });
+            }
+        }
+        self.settle(now);
+    }
+
+    /// Feeds the machine until nothing more follows.
+    fn settle(&mut self, now: Time) {
+        while let Some(event) = self.events.pop_front() {
+            if let Event::Closed { conn, .. } = &event {
+                self.links.remove(conn);
+            }
+            for action in self.machine.on(event, now) {
+                self.act(action, now);
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action, now: Time) {
+        match action {
+            Action::Send { conn, frame } => self.send(conn, frame),
+            Action::Trust { conn } => {
+                if let Some(link) = self.links.get_mut(&conn) {
+                    link.decoder.allow(MEMBER_BYTES);
+                }
+            }
+            Action::Close { conn } => self.close(conn, now),
+            Action::Drop { conn } => drop(self.links.remove(&conn)),
+            Action::StopListening => self.listener = None,
+            Action::Warn(text) => warn!(target: "ccl::bootstrap", "{text}"),
+            Action::Finish => {
+                (self.finishing, self.listener) = (true, None);
+                for conn in self.links.keys().copied().collect::<Vec<_>>() {
+                    self.close(conn, now);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, conn: Conn, frame: Frame) {
+        let Some(link) = self.links.get_mut(&conn).filter(|link| link.closing.is_none()) else {
+            return;
+        };
+        let why = match (link.outbox.push(frame), link.outbox.flush(&link.stream)) {
+            (true, Ok(())) => return,
+            (true, Err(error)) => tcp::ending(&error),
+            (false, _) => Ending::Unreachable("it does not read what it is sent".into()),
+        };
+        self.events.push_back(Event::Closed { conn, why });
+    }
+
+    /// Lets the other side read what was sent, then closes.
+    fn close(&mut self, conn: Conn, now: Time) {
+        let Some(link) = self.links.get_mut(&conn) else {
+            return;
+        };
+        link.closing.get_or_insert(now + DRAIN);
+        if link.outbox.is_empty() {
+            let _ = link.stream.shutdown(std::net::Shutdown::Write);
+        }
+    }
+}
+
+struct Ready {
+    conns: Vec<Conn>,
+    accept: bool,
+}
+
+const ACCEPTS_PER_TURN: usize = 64;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a closed connection may take to be read empty by the other side.
+const DRAIN: Duration = Duration::from_secs(1);
+/// How long latecomers are told why at most.
+const LONGEST_LINGER: Duration = Duration::from_secs(60);

@@ -1,0 +1,327 @@
+//! Frames and messages of the control connection.
+//!
+//! A frame is a length (4 bytes, little endian) and that many bytes. Before the handshake a frame is
+//! one of the fixed messages of [`super::auth`] and at most [`STRANGER_BYTES`] long; after it, a
+//! [`ToRoot`] or [`ToMember`] and at most [`MEMBER_BYTES`]. Nothing is allocated for bytes that have
+//! not arrived.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use crate::bootstrap::process::Process;
+use crate::error::Fault;
+use crate::observe::board::Snapshot;
+
+/// What a member says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum ToRoot {
+    /// Here I am; give up on the others when `remaining_ms` have passed.
+    Join { process: Process, remaining_ms: u64, info: ByteBuf },
+    /// I am here, but cannot take part: everybody should give up.
+    Fail { reason: String },
+    /// My part of numbered round `round`.
+    Gather { round: u64, remaining_ms: u64, info: ByteBuf },
+    /// For another rank's mailbox.
+    Relay { to: u32, topic: u32, bytes: ByteBuf },
+    /// Are you there?
+    Ping,
+    /// I leave, having entered and completed this much.
+    Leave { last_entered: Option<u64>, last_completed: Option<u64> },
+    /// My data path saw this.
+    Report { cause: Cause },
+    /// My caller ends the communicator.
+    Abort { reason: String },
+    /// Operation `sequence` is late here.
+    Diagnose { sequence: u64, waiting_for: Option<u32> },
+    /// What my board shows, for question `question`.
+    State { question: u64, state: Snapshot },
+}
+
+/// What the root says to a member.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum ToMember {
+    /// Joining failed.
+    Refused(Refusal),
+    /// Everybody is here: their infos by rank, the process that runs the root, and the ranks in it.
+    Table { infos: Vec<ByteBuf>, root: Process, hosts: Vec<u32> },
+    /// Round `round` is complete.
+    Gathered { round: u64, infos: Vec<ByteBuf> },
+    /// Round `round` will never be complete.
+    GatherFailed { round: u64, refusal: Refusal },
+    /// From another rank.
+    Relay { from: u32, topic: u32, bytes: ByteBuf },
+    /// I am.
+    Pong,
+    /// These ranks have left and will not be missed.
+    Left { ranks: Vec<u32> },
+    /// Your leave is known to everybody; goodbye.
+    Farewell,
+    /// The communicator has failed, and this is why.
+    Failed(Cause),
+    /// What does your board show?
+    Ask { question: u64 },
+}
+
+/// Why joining or a round failed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    pub(crate) fault: FaultCode,
+    pub(crate) text: String,
+}
+
+/// Why a communicator failed, as the root elected it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Cause {
+    pub(crate) kind: CauseKind,
+    /// The rank that noticed, if one did before the root.
+    pub(crate) origin: Option<u32>,
+    /// The rank at fault.
+    pub(crate) culprit: Option<u32>,
+    pub(crate) fault: FaultCode,
+    pub(crate) text: String,
+    /// The verdict as JSON, if there was a diagnosis.
+    pub(crate) verdict: Option<String>,
+}
+
+/// How a failure became known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum CauseKind {
+    /// A control connection ended without leave.
+    Gone,
+    /// A control connection is open, but nothing arrives any more.
+    Unreachable,
+    /// A caller aborted.
+    Aborted,
+    /// A data path failed.
+    Reported,
+    /// A late operation was diagnosed.
+    Diagnosed,
+    /// A rank broke the protocol.
+    Broken,
+}
+
+/// [`Fault`] on the wire.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum FaultCode {
+    Usage,
+    Remote(u32),
+    Network,
+    Device,
+    System(Option<i32>),
+    Plugin(String),
+    Aborted,
+    Timeout,
+    Bug,
+}
+
+impl From<&Fault> for FaultCode {
+    fn from(fault: &Fault) -> FaultCode {
+        match fault {
+            Fault::Usage => FaultCode::Usage,
+            Fault::Remote { rank } => FaultCode::Remote(rank.0),
+            Fault::Network => FaultCode::Network,
+            Fault::Device => FaultCode::Device,
+            Fault::System { errno } => FaultCode::System(*errno),
+            Fault::Plugin { name } => FaultCode::Plugin(name.clone()),
+            Fault::Aborted => FaultCode::Aborted,
+            Fault::Timeout => FaultCode::Timeout,
+            Fault::Bug => FaultCode::Bug,
+        }
+    }
+}
+
+impl From<FaultCode> for Fault {
+    fn from(code: FaultCode) -> Fault {
+        match code {
+            FaultCode::Usage => Fault::Usage,
+            FaultCode::Remote(rank) => Fault::Remote { rank: ccl_plan::Rank(rank) },
+            FaultCode::Network => Fault::Network,
+            FaultCode::Device => Fault::Device,
+            FaultCode::System(errno) => Fault::System { errno },
+            FaultCode::Plugin(name) => Fault::Plugin { name },
+            FaultCode::Aborted => Fault::Aborted,
+            FaultCode::Timeout => Fault::Timeout,
+            FaultCode::Bug => Fault::Bug,
+        }
+    }
+}
+
+/// A frame ready to be sent, shared by its receivers.
+pub(crate) type Frame = Arc<[u8]>;
+
+/// The frame around `body`.
+pub(crate) fn frame(body: &[u8]) -> Frame {
+    let length = (body.len() as u32).to_le_bytes();
+    [&length[..], body].concat().into()
+}
+
+/// The frame of `message`.
+pub(crate) fn encode<M: Serialize>(message: &M) -> Frame {
+    // Messages are plain structures without maps or unsized sequences: encoding cannot fail.
+    frame(&postcard::to_stdvec(message).unwrap_or_default())
+}
+
+/// The message in `body`, if it is one and nothing follows it.
+pub(crate) fn decode<M: DeserializeOwned>(body: &[u8]) -> Option<M> {
+    match postcard::take_from_bytes(body) {
+        Ok((message, [])) => Some(message),
+        _ => None,
+    }
+}
+
+/// `bytes` as they are sent.
+pub(crate) fn blob(bytes: &[u8]) -> ByteBuf {
+    ByteBuf::from(bytes)
+}
+
+/// `text` cut to what a message may carry of it.
+pub(crate) fn bounded(text: &str) -> String {
+    let end = (0..=TEXT_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text[..end.unwrap_or(0)].to_owned()
+}
+
+/// Cuts a stream of bytes into frames.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    buffer: Vec<u8>,
+    start: usize,
+    limit_bytes: usize,
+}
+
+/// A frame longer than its sender may send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TooLong {
+    pub(crate) size_bytes: usize,
+    pub(crate) limit_bytes: usize,
+}
+
+impl Decoder {
+    /// A decoder of frames of at most `limit_bytes`.
+    pub(crate) fn new(limit_bytes: usize) -> Decoder {
+        Decoder { buffer: Vec::new(), start: 0, limit_bytes }
+    }
+
+    /// From now on frames may have `limit_bytes`.
+    pub(crate) fn allow(&mut self, limit_bytes: usize) {
+        self.limit_bytes = limit_bytes;
+    }
+
+    /// Takes in what arrived. The caller takes all frames out before it pushes more.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next complete frame's body.
+    pub(crate) fn pop(&mut self) -> Result<Option<Vec<u8>>, TooLong> {
+        let rest = &self.buffer[self.start..];
+        let Some((length, body)) = rest.split_first_chunk::<4>() else {
+            return Ok(None);
+        };
+        let size_bytes = u32::from_le_bytes(*length) as usize;
+        if size_bytes > self.limit_bytes {
+            return Err(TooLong { size_bytes, limit_bytes: self.limit_bytes });
+        }
+        let Some(body) = body.get(..size_bytes) else {
+            return Ok(None);
+        };
+        let body = body.to_vec();
+        self.start += 4 + size_bytes;
+        if self.start == self.buffer.len() {
+            (self.buffer, self.start) = (Vec::new(), 0);
+        }
+        Ok(Some(body))
+    }
+}
+
+/// The longest frame before the handshake is over.
+pub(crate) const STRANGER_BYTES: usize = 128;
+/// The longest frame after it.
+pub(crate) const MEMBER_BYTES: usize = 64 << 20;
+/// The longest info, and the longest message between ranks.
+pub(crate) const INFO_BYTES: usize = 1 << 20;
+/// The longest reason.
+const TEXT_BYTES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all_frames(decoder: &mut Decoder) -> Result<Vec<Vec<u8>>, TooLong> {
+        std::iter::from_fn(|| decoder.pop().transpose()).collect()
+    }
+
+    fn messages() -> Vec<ToRoot> {
+        let process = Process { pid: 3, host_id: 9, host: "h".into() };
+        vec![
+            ToRoot::Join { process, remaining_ms: 5000, info: blob(b"info") },
+            ToRoot::Relay { to: 1, topic: 2, bytes: blob(&[0; 300]) },
+            ToRoot::Ping,
+            ToRoot::State { question: 1, state: Snapshot::default() },
+        ]
+    }
+
+    #[test]
+    fn a_long_frame_is_refused_at_its_length() {
+        let mut decoder = Decoder::new(STRANGER_BYTES);
+        decoder.push(&frame(&[0; STRANGER_BYTES]));
+        assert_eq!(decoder.pop().unwrap().unwrap().len(), STRANGER_BYTES);
+        decoder.push(&u32::MAX.to_le_bytes());
+        assert_eq!(decoder.pop().unwrap_err().limit_bytes, STRANGER_BYTES);
+    }
+
+    #[test]
+    fn texts_are_cut_at_characters() {
+        let text = "ü".repeat(TEXT_BYTES);
+        assert_eq!(bounded(&text).len(), TEXT_BYTES);
+        assert_eq!(bounded(&format!("x{text}")).len(), TEXT_BYTES - 1);
+        assert_eq!(bounded("short"), "short");
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_splitting(cuts in proptest::collection::vec(1usize..40, 1..400)) {
+            let stream: Vec<u8> = messages().iter().flat_map(|message| encode(message).to_vec()).collect();
+            let (mut decoder, mut found, mut rest) = (Decoder::new(1000), Vec::new(), &stream[..]);
+            for cut in cuts.iter().cycle() {
+                let (head, tail) = rest.split_at(*cut.min(&rest.len()));
+                decoder.push(head);
+                found.extend(all_frames(&mut decoder).unwrap());
+                rest = tail;
+                if rest.is_empty() { break; }
+            }
+            let found: Vec<ToRoot> = found.iter().map(|body| decode(body).unwrap()).collect();
+            prop_assert_eq!(found, messages());
+        }
+
+        #[test]
+        fn any_stream_is_survived_within_bounds(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 0..64)) {
+            let mut decoder = Decoder::new(STRANGER_BYTES);
+            for piece in pieces {
+                decoder.push(&piece);
+                if all_frames(&mut decoder).is_err() { break; }
+                prop_assert!(decoder.buffer.capacity() <= 4 * (STRANGER_BYTES + 64));
+            }
+        }
+
+        #[test]
+        fn any_body_is_survived(body in proptest::collection::vec(any::<u8>(), 0..256)) {
+            let _ = (decode::<ToRoot>(&body), decode::<ToMember>(&body));
+        }
+
+        #[test]
+        fn damaged_and_cut_messages_are_survived(which in 0usize..4, at: prop::sample::Index, flip: u8, keep: prop::sample::Index) {
+            let mut body = encode(&messages()[which])[4..].to_vec();
+            let (at, keep) = (at.index(body.len()), keep.index(body.len()));
+            body[at] ^= flip;
+            let _ = (decode::<ToRoot>(&body), decode::<ToMember>(&body));
+            let _ = (decode::<ToRoot>(&body[..keep]), decode::<ToMember>(&body[..keep]));
+        }
+    }
+}

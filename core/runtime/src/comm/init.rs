@@ -1,0 +1,367 @@
+//! Making a communicator: join, compare, connect.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use ccl_plan::Rank;
+use ccl_plugin_host::NetPlugin;
+use serde::{Deserialize, Serialize};
+
+use super::{Communicator, Ownership, network};
+use crate::bootstrap::{self, BootstrapSettings, Root, UniqueId};
+use crate::config::{Config, Difference};
+use crate::control::Control;
+use crate::discover::interfaces::{self, Wishes};
+use crate::discover::launcher::Job;
+use crate::error::{Error, Fault, Result};
+use crate::exec::engine::{Engine, EngineParts};
+use crate::exec::plans::{self, Plans, Reach};
+use crate::transport::{
+    Checksum, Fabric, FaultRule, NetSettings, PathKind, Relay, SharedMemory, TransportInfo,
+    TransportSettings, WaitSettings,
+};
+
+/// What every rank tells every other when joining.
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    version: String,
+    /// The network plugin: name, contract, digest of its file.
+    network: String,
+    agreed: Vec<(String, String)>,
+    transport: TransportInfo,
+}
+
+impl Communicator {
+    /// Joins as the rank that the launcher (torchrun, mpirun, srun, `ccl run`) gave this process, with
+    /// the environment's settings. Without a launcher, a communicator of one rank.
+    ///
+    /// Blocks until all ranks have joined, at most until `CCL_INIT_TIMEOUT`.
+    ///
+    /// # Errors
+    ///
+    /// A half-set environment, and all of [`Communicator::init_rank`].
+    pub fn from_env() -> Result<Communicator> {
+        let config = Config::load()?;
+        Communicator::from_job(&Job::discover(&config)?, &config)
+    }
+
+    /// Joins as this process's rank in `job`, with given settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::from_env`].
+    pub fn from_job(job: &Job, config: &Config) -> Result<Communicator> {
+        if job.nranks == 1 {
+            return Communicator::alone(config);
+        }
+        let id = exchange_id(job, config)?;
+        Communicator::init_rank(&id, job.rank, job.nranks, config)
+    }
+
+    /// A communicator of one rank: no socket, no thread.
+    ///
+    /// # Errors
+    ///
+    /// No memory to be had.
+    pub fn alone(config: &Config) -> Result<Communicator> {
+        crate::log::install(config)?;
+        let (mut fabric, hello) = open(None, Rank(0), 1, config)?;
+        let control = Arc::new(Control::alone(&BootstrapSettings::from_config(config, None)));
+        let deadline = Instant::now() + config.init_timeout();
+        connect(&mut fabric, &control, &[hello], (Rank(0), config), deadline)?;
+        Communicator::assemble(fabric, control, (Rank(0), 1), config)
+    }
+
+    /// Joins the communicator of `id` as `rank` of `n`. Every rank calls this with the same id and n.
+    ///
+    /// Blocks until all ranks have joined, at most until `CCL_INIT_TIMEOUT`.
+    ///
+    /// # Errors
+    ///
+    /// Missing ranks by name, with those present; a setting on which ranks disagree, with both values;
+    /// a rank that failed, with its reason; addresses that cannot be reached.
+    pub fn init_rank(id: &UniqueId, rank: Rank, n: u32, config: &Config) -> Result<Communicator> {
+        crate::log::install(config)?;
+        let started = Instant::now();
+        let settings = BootstrapSettings::from_config(config, None);
+        let opened = open(Some(id), rank, n, config);
+        let (mut fabric, hello) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // The others must not wait for a rank that cannot come.
+                if let Err(second) = bootstrap::fail(id, rank, n, &error.to_string(), &settings) {
+                    tracing::debug!(error = %second, "could not announce a failure");
+                }
+                return Err(error.on(rank).during("init"));
+            }
+        };
+        let (control, hellos) =
+            bootstrap::join(id, rank, n, hello, &settings).map_err(|error| error.on(rank).during("init"))?;
+        let control = Arc::new(control);
+        connect(&mut fabric, &control, &hellos, (rank, config), started + config.init_timeout())
+            .and_then(|()| Communicator::assemble(fabric, Arc::clone(&control), (rank, n), config))
+            .map_err(|error| control.report(error.on(rank).during("init")))
+    }
+
+    /// Starts joining on a thread of its own and returns at once.
+    ///
+    /// # Errors
+    ///
+    /// Only if no thread could be started.
+    pub fn init_rank_nonblocking(id: &UniqueId, rank: Rank, n: u32, config: &Config) -> Result<Joining> {
+        let (id, config) = (id.clone(), config.clone());
+        let join = move || Communicator::init_rank(&id, rank, n, &config);
+        let thread = std::thread::Builder::new().name("ccl-init".into()).spawn(join);
+        let thread =
+            thread.map_err(|error| Error::system("start a thread", error, "raise the limit on threads"))?;
+        Ok(Joining { thread: Some(thread) })
+    }
+
+    fn assemble(
+        fabric: Fabric,
+        control: Arc<Control>,
+        (rank, n): (Rank, u32),
+        config: &Config,
+    ) -> Result<Communicator> {
+        let networked = (0..n).map(|peer| fabric.path(Rank(peer))).collect::<Result<Vec<_>>>()?;
+        let networked = networked.iter().any(|path| path.kind == PathKind::Net);
+        // Every rank must choose alike, so one networked pair anywhere decides for all.
+        let votes = control.all_gather(vec![u8::from(networked)])?;
+        let reach = if votes.iter().any(|vote| vote == &[1]) { Reach::Network } else { Reach::Memory };
+        let selection = plans::selection(config, n, reach)?;
+        let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
+        let plans = Plans::new((rank, n), fabric.slot_bytes(), chunk_bytes, selection);
+        let parts =
+            EngineParts { rank, n, fabric, control: Arc::clone(&control), plans, deadline: config.timeout() };
+        let engine = Engine::new(parts)?;
+        control.alarm().on_raise(engine.alarm_waker());
+        Ok(Communicator {
+            rank,
+            n,
+            config: config.clone(),
+            control,
+            engine: Ownership::Alone(Box::new(engine)).into(),
+        })
+    }
+}
+
+/// A communicator that is being made by [`Communicator::init_rank_nonblocking`].
+///
+/// Dropping it gives up waiting, not joining: the thread goes on until its deadline.
+#[derive(Debug)]
+pub struct Joining {
+    thread: Option<JoinHandle<Result<Communicator>>>,
+}
+
+/// How far joining is.
+#[derive(Debug)]
+pub enum JoiningState {
+    /// Some ranks are missing yet.
+    InProgress,
+    /// Done: here it is.
+    Ready(Box<Communicator>),
+    /// It failed.
+    Failed(Error),
+}
+
+impl Joining {
+    /// How far joining is; never blocks. After `Ready` or `Failed` it answers `Failed`.
+    pub fn poll(&mut self) -> JoiningState {
+        match &self.thread {
+            Some(thread) if !thread.is_finished() => JoiningState::InProgress,
+            _ => match self.take() {
+                Ok(communicator) => JoiningState::Ready(Box::new(communicator)),
+                Err(error) => JoiningState::Failed(error),
+            },
+        }
+    }
+
+    /// Waits until joining is done, at most until `CCL_INIT_TIMEOUT`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::init_rank`].
+    pub fn wait(mut self) -> Result<Communicator> {
+        self.take()
+    }
+
+    fn take(&mut self) -> Result<Communicator> {
+        let taken =
+            || Error::usage("expected a join in progress, found one that was taken", "poll until Ready once");
+        let thread = self.thread.take().ok_or_else(taken)?;
+        thread.join().unwrap_or_else(|_| Err(Error::bug("the joining thread panicked")))
+    }
+}
+
+impl UniqueId {
+    /// A new id; the calling process keeps the root at which the ranks meet, until they have all left.
+    ///
+    /// # Errors
+    ///
+    /// No interface or port that the settings allow.
+    pub fn generate(config: &Config) -> Result<UniqueId> {
+        let bind = Some(best_address(config)?);
+        let (id, _root) = Root::start(&BootstrapSettings::from_config(config, bind))?;
+        Ok(id)
+    }
+
+    /// A new id for ranks of this host only: the root listens on the loopback interface.
+    ///
+    /// # Errors
+    ///
+    /// No port that the settings allow.
+    pub fn generate_local(config: &Config) -> Result<UniqueId> {
+        let bind = Some(Ipv4Addr::LOCALHOST.into());
+        let (id, _root) = Root::start(&BootstrapSettings::from_config(config, bind))?;
+        Ok(id)
+    }
+}
+
+/// Rank 0 makes the id, the launcher's store carries it.
+fn exchange_id(job: &Job, config: &Config) -> Result<UniqueId> {
+    let generate = if job.is_on_one_node() { UniqueId::generate_local } else { UniqueId::generate };
+    let deadline = Instant::now() + config.init_timeout();
+    let make = || generate(config).map(|id| id.to_bytes());
+    let bytes = bootstrap::store::exchange_id(job, config, deadline, make)?;
+    UniqueId::from_bytes(&bytes)
+}
+
+/// Opens the fabric; the bytes to join with.
+fn open(id: Option<&UniqueId>, rank: Rank, n: u32, config: &Config) -> Result<(Fabric, Vec<u8>)> {
+    let settings = transport_settings(id, n, config)?;
+    let (fabric, transport) = Fabric::open(&settings, rank, n)?;
+    let network = settings.net.plugin.map_or(Ok(String::new()), describe)?;
+    let agreed = config.agreed().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), network, agreed, transport };
+    let bytes =
+        serde_json::to_vec(&hello).map_err(|error| Error::bug(format!("join information: {error}")))?;
+    Ok((fabric, bytes))
+}
+
+fn describe(plugin: NetPlugin) -> Result<String> {
+    let digest = plugin.digest().map_err(|error| Error::bug(error.to_string()))?;
+    let short: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("{} (contract {}, file digest {short})", plugin.name(), plugin.version()))
+}
+
+/// Compares what ranks must agree on and connects them.
+fn connect(
+    fabric: &mut Fabric,
+    control: &Arc<Control>,
+    hellos: &[Vec<u8>],
+    (rank, config): (Rank, &Config),
+    deadline: Instant,
+) -> Result<()> {
+    let hellos = hellos.iter().enumerate().map(|(from, bytes)| read(Rank(from as u32), bytes));
+    let hellos = hellos.collect::<Result<Vec<_>>>()?;
+    agree(&hellos, rank, config)?;
+    let infos: Vec<_> = hellos.into_iter().map(|hello| hello.transport).collect();
+    let relay: Arc<dyn Relay> = Arc::clone(control) as Arc<dyn Relay>;
+    fabric.connect(&relay, &infos, deadline)
+}
+
+fn read(from: Rank, bytes: &[u8]) -> Result<Hello> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        Error::new(
+            Fault::Remote { rank: from },
+            format!("expected the join information of ccl {}, found {error}", env!("CARGO_PKG_VERSION")),
+            "run the same version of ccl on every rank",
+        )
+    })
+}
+
+/// The first rank that differs from this one is named with both values.
+fn agree(hellos: &[Hello], rank: Rank, config: &Config) -> Result<()> {
+    let advice = "give every rank the same settings: check how the launcher forwards the environment";
+    for (other, hello) in hellos.iter().enumerate() {
+        let other = Rank(other as u32);
+        if hello.version != env!("CARGO_PKG_VERSION") {
+            let ours = env!("CARGO_PKG_VERSION");
+            let cause = format!(
+                "expected one version of ccl, found {ours} on rank {rank} and {} on rank {other}",
+                hello.version
+            );
+            return Err(Error::new(Fault::Remote { rank: other }, cause, advice));
+        }
+        if hello.network != hellos[rank.index()].network {
+            let ours = &hellos[rank.index()].network;
+            let cause = format!(
+                "expected one network plugin, found {ours} on rank {rank} and {} on rank {other}",
+                hello.network
+            );
+            return Err(Error::new(
+                Fault::Remote { rank: other },
+                cause,
+                "install the same plugin file on every host",
+            ));
+        }
+        let differences = config.differences(&hello.agreed);
+        if !differences.is_empty() {
+            let lines: Vec<_> = differences.iter().map(|d| difference(d, rank, other)).collect();
+            let cause = format!("expected equal settings on all ranks, found {}", lines.join("; "));
+            return Err(Error::new(Fault::Remote { rank: other }, cause, advice));
+        }
+    }
+    Ok(())
+}
+
+fn difference(difference: &Difference, rank: Rank, other: Rank) -> String {
+    let show = |value: &Option<String>| match value.as_deref() {
+        None => "unknown".to_string(),
+        Some("") => "not set".to_string(),
+        Some(value) => value.to_string(),
+    };
+    let (ours, theirs) = (show(&difference.ours), show(&difference.theirs));
+    format!("{} = {ours} on rank {rank} and {theirs} on rank {other}", difference.name)
+}
+
+/// The address that others can reach this host at.
+fn best_address(config: &Config) -> Result<IpAddr> {
+    let choice = interfaces::choose(&interfaces::list()?, &Wishes::of(config))?;
+    for rejected in &choice.rejected {
+        tracing::debug!(target: "ccl::bootstrap", interface = rejected.name, reason = rejected.reason, "not used");
+    }
+    let best = choice.chosen.first().ok_or_else(|| Error::bug("a choice of no interface"))?;
+    tracing::info!(target: "ccl::bootstrap", interface = best.name, reason = best.reason, "listens");
+    Ok(best.address.ip)
+}
+
+/// The root's address, unless it is one that only this host has.
+fn root_beyond_this_host(id: Option<&UniqueId>) -> Option<IpAddr> {
+    let root = id?.addresses().first()?.ip();
+    (!root.is_loopback()).then_some(root)
+}
+
+fn transport_settings(id: Option<&UniqueId>, n: u32, config: &Config) -> Result<TransportSettings> {
+    let slots = config.slots() as usize;
+    // With many ranks an edge each way for every pair adds up: smaller slots keep the sum in cache.
+    let share = config.buffsize() as usize / slots / (n as usize).div_ceil(EDGES_AT_FULL_SIZE);
+    let slot_bytes = share.clamp(LEAST_SLOT_BYTES, MOST_SLOT_BYTES).next_multiple_of(64);
+    let shared_memory = if config.shm_disable() { SharedMemory::Avoid } else { SharedMemory::Use };
+    let wait = WaitSettings { spin: config.spin(), ..WaitSettings::default() };
+    Ok(TransportSettings {
+        channels: plans::most_channels(config),
+        tags: crate::exec::host::EDGE_TAGS,
+        slots,
+        slot_bytes,
+        shared_memory,
+        host: config.hostid().map(str::to_owned),
+        secret: blake3::derive_key("ccl 2026 transport", &id.map(UniqueId::to_bytes).unwrap_or([0; _])),
+        wait,
+        checksum: if config.checksum() { Checksum::Crc32 } else { Checksum::Off },
+        faults: config.fault().map_or(Ok(Vec::new()), FaultRule::parse)?,
+        net: if n == 1 {
+            NetSettings::default()
+        } else {
+            network::settings(config, root_beyond_this_host(id))?
+        },
+        ..TransportSettings::default()
+    })
+}
+
+/// Ranks up to which an edge gets its full buffer.
+const EDGES_AT_FULL_SIZE: usize = 8;
+const LEAST_SLOT_BYTES: usize = 4 << 10;
+const MOST_SLOT_BYTES: usize = 1 << 20;

@@ -1,0 +1,221 @@
+//! Communicators: a fixed set of ranks, and the calls they make together.
+
+pub(crate) mod group;
+mod init;
+pub mod local;
+pub mod network;
+pub(crate) mod scope;
+pub(crate) mod shared;
+mod typed;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use ccl_plan::select::Choice;
+use ccl_plan::{Collective, Rank};
+
+use self::shared::{ProgressThread, SharedEngine};
+use crate::config::Config;
+use crate::control::Control;
+#[cfg(doc)]
+use crate::error::Fault;
+use crate::error::{Error, Result};
+use crate::exec::engine::{Engine, Patience};
+use crate::request::Request;
+use crate::transport::Path;
+
+pub use self::init::{Joining, JoiningState};
+
+/// One rank's handle on a communicator.
+///
+/// Ranks are processes, or threads of one process; each holds its own `Communicator`. All ranks
+/// make the same collective calls in the same order. A handle belongs to one thread at a time: it
+/// is `Send` but not `Sync`; [`Communicator::aborter`] gives a handle that any thread may use to
+/// end whatever the communicator is doing.
+///
+/// Blocking calls return when this rank's part is complete and its buffers may be reused. Every
+/// wait has a deadline (`CCL_TIMEOUT`). After any error but a usage error the communicator has
+/// failed: every later call returns the same error, and the remedy is a new communicator.
+///
+/// Dropping a communicator leaves it without waiting for anyone.
+pub struct Communicator {
+    rank: Rank,
+    n: u32,
+    config: Config,
+    control: Arc<Control>,
+    engine: RefCell<Ownership>,
+}
+
+/// Who may touch the engine.
+enum Ownership {
+    /// Only this handle: no lock is needed.
+    Alone(Box<Engine>),
+    /// This handle and a progress thread.
+    Shared(Arc<SharedEngine>),
+    /// Nobody: the communicator is being dropped.
+    Gone,
+}
+
+impl Communicator {
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> u32 {
+        self.n
+    }
+
+    /// The settings this communicator was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Makes one call and waits until this rank's part is complete.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault::Usage`] if the request does not fit itself or the communicator (nothing has
+    /// happened then), otherwise the communicator's failure.
+    pub fn run(&self, mut request: Request<'_>) -> Result<()> {
+        self.with_engine(|engine| {
+            engine.submit(&mut request, None)?;
+            engine.finish()
+        })
+    }
+
+    /// Waits until no rank is outside this call.
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::run`].
+    pub fn barrier(&self) -> Result<()> {
+        self.run(Request::barrier())
+    }
+
+    /// The failure of this communicator, if it has failed: for callers that only make asynchronous
+    /// calls. Never blocks.
+    pub fn async_error(&self) -> Option<Error> {
+        self.with_engine(|engine| engine.failure())
+    }
+
+    /// A handle by which any thread can end the communicator's work.
+    pub fn aborter(&self) -> Aborter {
+        Aborter { control: Arc::clone(&self.control) }
+    }
+
+    /// How data travels between this rank and `peer`, and why better paths were not taken.
+    ///
+    /// # Errors
+    ///
+    /// No such rank.
+    pub fn path(&self, peer: Rank) -> Result<Path> {
+        self.with_engine(|engine| engine.fabric().path(peer).cloned())
+    }
+
+    /// What selection chooses for a call of `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// The communicator is being dropped.
+    pub fn choice(&self, collective: Collective, bytes: usize) -> Result<Choice> {
+        self.with_engine(|engine| Ok(engine.plans().selection().choose(collective, bytes as u64)))
+    }
+
+    /// Runs `f` with the engine, locked only if a progress thread shares it.
+    pub(crate) fn with_engine<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R
+    where
+        R: OrClosed,
+    {
+        match &mut *self.engine.borrow_mut() {
+            Ownership::Alone(engine) => f(engine),
+            Ownership::Shared(shared) => shared.with(f).unwrap_or_else(R::closed),
+            Ownership::Gone => R::closed(),
+        }
+    }
+
+    /// The engine behind a lock, from now on.
+    pub(crate) fn share(&self) -> Result<Arc<SharedEngine>> {
+        let mut ownership = self.engine.borrow_mut();
+        let engine = match std::mem::replace(&mut *ownership, Ownership::Gone) {
+            Ownership::Alone(engine) => engine,
+            Ownership::Shared(shared) => {
+                *ownership = Ownership::Shared(Arc::clone(&shared));
+                return Ok(shared);
+            }
+            Ownership::Gone => return Err(closed()),
+        };
+        let thread =
+            if self.config.progress_thread() { ProgressThread::WhenIdle } else { ProgressThread::Never };
+        let shared = SharedEngine::new(*engine, thread)?;
+        *ownership = Ownership::Shared(Arc::clone(&shared));
+        Ok(shared)
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        match self.engine.replace(Ownership::Gone) {
+            Ownership::Alone(engine) => engine.close(),
+            Ownership::Shared(shared) => {
+                if let Some(engine) = shared.take() {
+                    engine.close();
+                }
+            }
+            Ownership::Gone => {}
+        }
+    }
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Communicator").field("rank", &self.rank).field("n", &self.n).finish_non_exhaustive()
+    }
+}
+
+/// Ends a communicator's work from any thread. Cheap to clone.
+#[derive(Clone)]
+pub struct Aborter {
+    control: Arc<Control>,
+}
+
+impl Aborter {
+    /// Ends whatever the communicator is doing, here and on every other rank.
+    ///
+    /// Local, idempotent, never blocks: calls under way on this rank return an error within
+    /// milliseconds whether or not the other ranks are alive; the others are told.
+    pub fn abort(&self, reason: &str) {
+        self.control.abort(reason);
+    }
+}
+
+/// What to answer when the engine is gone.
+pub(crate) trait OrClosed {
+    fn closed() -> Self;
+}
+
+impl<T> OrClosed for Result<T> {
+    fn closed() -> Self {
+        Err(closed())
+    }
+}
+
+impl OrClosed for Option<Patience> {
+    fn closed() -> Self {
+        None
+    }
+}
+
+impl OrClosed for Option<Error> {
+    fn closed() -> Self {
+        Some(closed())
+    }
+}
+
+pub(crate) fn closed() -> Error {
+    Error::usage(
+        "expected an open communicator, found one that is being dropped",
+        "keep it until its calls are complete",
+    )
+}

@@ -1,0 +1,105 @@
+//! Which network a communicator uses, and with which settings.
+
+use std::net::IpAddr;
+
+use ccl_net_socket::table as socket_table;
+use ccl_plugin_host::NetPlugin;
+
+use crate::config::Config;
+use crate::discover::interfaces::{self, Chosen, Wishes};
+use crate::error::{Error, Fault, Result};
+use crate::transport::NetSettings;
+
+/// The plugin that the settings ask for: the first usable of `CCL_NET_PLUGIN`, else
+/// `libccl-net.so` if there is one, else the linked-in sockets. Logs a line per candidate.
+///
+/// # Errors
+///
+/// Plugins were named and none can be used, or `CCL_NET` names another network than the one found.
+pub fn choose(config: &Config) -> Result<NetPlugin> {
+    let plugin = match config.net_plugin() {
+        [] => default_plugin()?,
+        [only] if only == "none" || only == "socket" && config.net().is_none_or(is_socket) => linked()?,
+        names => load(&names.join(","))?,
+    };
+    match config.net() {
+        Some(wanted) if !wanted.eq_ignore_ascii_case(plugin.name()) => Err(Error::usage(
+            format!("expected the network {wanted} (CCL_NET), found {}", plugin.name()),
+            "name its plugin in CCL_NET_PLUGIN, or unset CCL_NET",
+        )),
+        _ => Ok(plugin),
+    }
+}
+
+/// What became of every file that [`choose`] considers, a line each, best first; nothing is said of
+/// the linked-in sockets, which need no file.
+pub fn candidates(config: &Config) -> Vec<String> {
+    let spec = match config.net_plugin() {
+        [] => DEFAULT_PLUGIN.to_string(),
+        [only] if only == "none" => return Vec::new(),
+        names => names.join(","),
+    };
+    NetPlugin::load(&spec).0.iter().map(ToString::to_string).collect()
+}
+
+/// Settings of the network for this host, seen from where the root is: interfaces in order of preference, ports, buffers.
+pub(super) fn settings(config: &Config, root: Option<IpAddr>) -> Result<NetSettings> {
+    let mut settings = vec![("sockets".to_string(), config.socket_nsocks().to_string())];
+    let wishes = match root {
+        // The way that led to the root leads to the other ranks as well.
+        Some(root) => Wishes::of(config).towards(root, interfaces::source_towards(root).ok()),
+        None => Wishes::of(config),
+    };
+    let choice = interfaces::choose(&interfaces::list()?, &wishes)?;
+    let pairs: Vec<_> = choice.chosen.iter().map(pair).collect();
+    settings.push(("interfaces".into(), pairs.join(",")));
+    if let Some(range) = config.port_range() {
+        settings.push(("port_range".into(), format!("{}-{}", range.start(), range.end())));
+    }
+    for (key, bytes) in
+        [("send_buffer_bytes", config.socket_sndbuf()), ("recv_buffer_bytes", config.socket_rcvbuf())]
+    {
+        settings.extend(bytes.map(|bytes| (key.to_string(), bytes.to_string())));
+    }
+    Ok(NetSettings { plugin: Some(choose(config)?), settings, device: Some(0) })
+}
+
+fn pair(chosen: &Chosen) -> String {
+    format!("{}={}", chosen.name, chosen.address.ip)
+}
+
+fn is_socket(name: &str) -> bool {
+    name.eq_ignore_ascii_case("socket")
+}
+
+fn default_plugin() -> Result<NetPlugin> {
+    let (_, loaded) = NetPlugin::load(DEFAULT_PLUGIN);
+    match loaded {
+        Ok(plugin) => Ok(plugin),
+        Err(error) => {
+            tracing::debug!(target: "ccl::net", %error, "no external network");
+            linked()
+        }
+    }
+}
+
+fn linked() -> Result<NetPlugin> {
+    NetPlugin::linked(socket_table()).map_err(|error| Error::bug(error.to_string()))
+}
+
+fn load(spec: &str) -> Result<NetPlugin> {
+    let (candidates, loaded) = NetPlugin::load(spec);
+    for candidate in &candidates {
+        tracing::info!(target: "ccl::net", %candidate, "network plugin");
+    }
+    loaded.map_err(|error| {
+        Error::new(
+            Fault::Plugin { name: spec.to_string() },
+            format!("expected a usable network plugin, found none: {error}"),
+            "check CCL_NET_PLUGIN and LD_LIBRARY_PATH; `ccl doctor` lists the candidates",
+        )
+    })
+}
+
+/// Used where it is installed and nothing else is asked for.
+const DEFAULT_PLUGIN: &str = "libccl-net.so";

@@ -1,0 +1,83 @@
+//! Scopes: asynchronous calls whose buffers stay borrowed until they are complete.
+
+use super::Communicator;
+use crate::error::Result;
+use crate::request::Request;
+use crate::stream::Stream;
+
+/// Asynchronous calls on one communicator, begun by [`Communicator::scope`].
+pub struct Scope<'env> {
+    communicator: &'env Communicator,
+}
+
+impl<'env> Scope<'env> {
+    /// Starts a call and returns at once. It progresses while this thread waits for anything on the
+    /// communicator, and on a progress thread otherwise.
+    ///
+    /// # Errors
+    ///
+    /// A usage error, or the communicator's failure.
+    pub fn start(&self, request: Request<'env>) -> Result<()> {
+        self.start_on(&Stream::new(), request)
+    }
+
+    /// Starts a call after everything that `stream` has been given before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scope::start`].
+    pub fn start_on(&self, stream: &Stream, mut request: Request<'env>) -> Result<()> {
+        let shared = self.communicator.share()?;
+        let submitted = shared.with(|engine| {
+            engine.check(&mut request)?;
+            let gate = stream.enqueue(&shared);
+            engine.submit(&mut request, Some(gate))
+        });
+        submitted.unwrap_or_else(|| Err(super::closed()))
+    }
+
+    /// Waits for everything started so far on this communicator.
+    ///
+    /// # Errors
+    ///
+    /// The first error of any call.
+    pub fn wait(&self) -> Result<()> {
+        self.communicator.with_engine(|engine| engine.finish())
+    }
+}
+
+impl Drop for Scope<'_> {
+    /// Waits for what is outstanding, so that no borrow ends early, also when unwinding.
+    fn drop(&mut self) {
+        // An error ends all operations of the engine, which is all that matters here; `scope`
+        // reports it.
+        let _ = self.wait();
+    }
+}
+
+impl Communicator {
+    /// Runs `body`, which may start asynchronous calls, and waits for them.
+    ///
+    /// Buffers given to [`Scope::start`] stay borrowed until this function returns.
+    ///
+    /// # Errors
+    ///
+    /// `body`'s error, or the first error of any call.
+    ///
+    /// ```
+    /// # ccl::local::run(2, |comm| {
+    /// let (mut a, mut b) = (vec![1.0f32; 1000], vec![2.0f32; 1000]);
+    /// comm.scope(|scope| {
+    ///     scope.start(ccl::Request::all_reduce_in_place(&mut a, ccl::ReduceOp::Sum))?;
+    ///     scope.start(ccl::Request::all_reduce_in_place(&mut b, ccl::ReduceOp::Sum))
+    /// })?;
+    /// assert_eq!((a[0], b[999]), (2.0, 4.0));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn scope<'env, R>(&'env self, body: impl FnOnce(&Scope<'env>) -> Result<R>) -> Result<R> {
+        let scope = Scope { communicator: self };
+        let result = body(&scope)?;
+        scope.wait()?;
+        Ok(result)
+    }
+}

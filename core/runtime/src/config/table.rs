@@ -1,0 +1,189 @@
+//! The one table of settings. Accessors, documentation and checks are made from it.
+
+use std::path::PathBuf;
+
+use crate::config::Config;
+use crate::config::choice::{Choices, Determinism, Endpoint, Family, NameFilter, PortRange, Secret};
+use crate::config::debug::{Level, Subsystems};
+use crate::config::kind::{Between, Bytes, Kind, Limit, Micros, Names, Span};
+use crate::error::Result;
+
+/// One setting: how it is called, what it takes, and what it is for.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its name in the environment and in files.
+    pub name: &'static str,
+    /// NCCL's name for the same thing, read where ours is not set.
+    pub alias: Option<&'static str>,
+    /// Its default as it would be written; empty for none, `=NAME` for the value of another setting.
+    pub default: &'static str,
+    /// Whether ranks must agree on it.
+    pub agreement: Agreement,
+    /// Where the manual describes it.
+    pub section: Section,
+    /// What it is for.
+    pub about: &'static str,
+    /// What it takes, to end the sentence "expected ...".
+    pub expected: fn() -> String,
+}
+
+/// Whether all ranks of a communicator must have the same value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agreement {
+    /// They must: it decides what is sent.
+    Must,
+    /// They may differ.
+    May,
+}
+
+/// Where the manual describes a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// Finding the other ranks.
+    Joining,
+    /// Interfaces, sockets and network plugins.
+    Network,
+    /// Memory and the node.
+    Memory,
+    /// Plans: algorithms, protocols, channels.
+    Choosing,
+    /// Who drives operations, and how eagerly.
+    Progress,
+    /// Logs.
+    Logging,
+}
+
+/// Declares settings: `accessor: type = default, NAME [alias], agreement;` with the doc comment as
+/// its sentence.
+macro_rules! settings {
+    ($($section:ident {
+        $($(#[doc = $about:literal])+
+        $field:ident: $type:ty = $default:literal, $name:ident $([$alias:ident])?, $agreement:ident;)+
+    })+) => {
+        /// Every setting there is.
+        pub static SETTINGS: &[Setting] = &[$($(Setting {
+            name: stringify!($name),
+            alias: [$(Some(stringify!($alias)),)? None][0],
+            default: $default,
+            agreement: Agreement::$agreement,
+            section: Section::$section,
+            about: concat!($($about),+),
+            expected: <$type as Kind>::expected,
+        }),+),+];
+
+        /// The value of every setting.
+        #[derive(Clone, Debug)]
+        pub(super) struct Values {
+            $($($field: $type),+),+
+        }
+
+        impl Values {
+            /// Reads every value through `text`, which gives a setting's text or a default's.
+            pub(super) fn read(parse: &Parse<'_>) -> Result<Values> {
+                Ok(Values { $($($field: parse.value(stringify!($name))?),+),+ })
+            }
+
+            /// The canonical spelling of every value, in the order of [`SETTINGS`].
+            pub(super) fn print(&self) -> Vec<String> {
+                vec![$($(self.$field.print()),+),+]
+            }
+        }
+
+        impl Config {
+            $($(
+                $(#[doc = $about])+
+                #[doc = concat!("\n\nSetting `", stringify!($name), "`.")]
+                pub fn $field(&self) -> <$type as Kind>::View<'_> {
+                    self.values.$field.view()
+                }
+            )+)+
+        }
+    };
+}
+
+settings! {
+    Joining {
+        /// The deadline of every phase that blocks, counted from its start.
+        timeout: Limit = "300s", CCL_TIMEOUT, May;
+        /// The deadline for making a communicator.
+        init_timeout: Limit = "=CCL_TIMEOUT", CCL_INIT_TIMEOUT, May;
+        /// This process's rank, over what a launcher says.
+        rank: Option<Between<0, { u32::MAX }>> = "", CCL_RANK, May;
+        /// The number of ranks, over what a launcher says.
+        nranks: Option<Between<1, { u32::MAX }>> = "", CCL_NRANKS, May;
+        /// This process's rank among those on its node, over what a launcher says.
+        local_rank: Option<Between<0, { u32::MAX }>> = "", CCL_LOCAL_RANK, May;
+        /// The number of ranks on this node, over what a launcher says.
+        local_nranks: Option<Between<1, { u32::MAX }>> = "", CCL_LOCAL_NRANKS, May;
+        /// The address at which rank 0 listens and the others find it, in place of a unique id.
+        comm_id: Option<Endpoint> = "", CCL_COMM_ID [NCCL_COMM_ID], May;
+        /// Where the unique id is exchanged: `env` (what the launcher offers), `pmi`, `tcp:HOST:PORT`, `local` (one
+        /// node) or `file:DIRECTORY` (shared by all nodes).
+        store: String = "env", CCL_STORE, May;
+        /// A secret that ranks prove to each other when they meet by CCL_COMM_ID. Prefer a file that only you can read.
+        secret: Option<Secret> = "", CCL_SECRET, May;
+        /// How often ranks tell each other that they are alive; 0 never.
+        heartbeat: Span = "5s", CCL_HEARTBEAT, May;
+        /// A file of settings, read before `/etc/ccl.conf`, in place of `~/.ccl.conf`.
+        conf_file: Option<PathBuf> = "", CCL_CONF_FILE [NCCL_CONF_FILE], May;
+    }
+    Network {
+        /// The interfaces to use, in order of preference.
+        socket_ifname: Option<NameFilter> = "", CCL_SOCKET_IFNAME [NCCL_SOCKET_IFNAME], May;
+        /// The IP version to use.
+        socket_family: Option<Family> = "", CCL_SOCKET_FAMILY [NCCL_SOCKET_FAMILY], May;
+        /// The ports a process may listen on; any free port if not set.
+        port_range: Option<PortRange> = "", CCL_PORT_RANGE, May;
+        /// Network plugins to try, in order: names or files; `none` for the built-in networks only.
+        net_plugin: Names = "", CCL_NET_PLUGIN [NCCL_NET_PLUGIN], May;
+        /// The network that must be used; it is an error if it cannot be had.
+        net: Option<String> = "", CCL_NET [NCCL_NET], Must;
+        /// Sockets per connection; large messages are spread over them.
+        socket_nsocks: Between<1, 64> = "1", CCL_SOCKET_NSOCKS, Must;
+        /// The size of a socket's send buffer; the system's choice if not set.
+        socket_sndbuf: Option<Bytes> = "", CCL_SOCKET_SNDBUF [NCCL_SOCKET_SNDBUF], May;
+        /// The size of a socket's receive buffer; the system's choice if not set.
+        socket_rcvbuf: Option<Bytes> = "", CCL_SOCKET_RCVBUF [NCCL_SOCKET_RCVBUF], May;
+    }
+    Memory {
+        /// Do not use shared memory between processes; ranks of one node then talk over the network.
+        shm_disable: bool = "0", CCL_SHM_DISABLE [NCCL_SHM_DISABLE], Must;
+        /// The node's identity in place of the one found; different values on one machine make it several nodes.
+        hostid: Option<String> = "", CCL_HOSTID [NCCL_HOSTID], May;
+        /// The bytes of all slots of an edge together.
+        buffsize: Bytes = "512K", CCL_BUFFSIZE [NCCL_BUFFSIZE], Must;
+        /// The slots of an edge.
+        slots: Between<2, 1024> = "8", CCL_SLOTS, Must;
+        /// The bytes of a chunk; chosen by size if not set.
+        chunk_bytes: Option<Bytes> = "", CCL_CHUNK_BYTES, Must;
+        /// Faults to inject on edges, for tests: see `ccl::transport::FaultRule`.
+        fault: Option<String> = "", CCL_FAULT, May;
+        /// Send a checksum with every slot and verify it on arrival.
+        checksum: bool = "0", CCL_CHECKSUM, Must;
+    }
+    Choosing {
+        /// The algorithms allowed, per collective.
+        algo: Option<Choices> = "", CCL_ALGO [NCCL_ALGO], Must;
+        /// The most channels to use.
+        max_nchannels: Option<Between<1, 1024>> = "", CCL_MAX_NCHANNELS [NCCL_MAX_NCHANNELS], Must;
+        /// What the bits of a result may depend on: `run` (only the same ranks and call give the same bits), `size` (not
+        /// the count or the chunks), `world` (nor the number of ranks).
+        determinism: Determinism = "run", CCL_DETERMINISM, Must;
+    }
+    Progress {
+        /// How long a wait spins before it yields the processor, in microseconds.
+        spin: Micros = "20", CCL_SPIN_US, May;
+        /// Let a thread drive outstanding operations that nobody waits for.
+        progress_thread: bool = "1", CCL_PROGRESS_THREAD, May;
+    }
+    Logging {
+        /// How much is logged. The log goes to the program's `tracing` subscriber if it has one.
+        debug: Level = "WARN", CCL_DEBUG [NCCL_DEBUG], May;
+        /// The file to log to, with `%h` for the host and `%p` for the process; standard error if not set.
+        debug_file: Option<PathBuf> = "", CCL_DEBUG_FILE [NCCL_DEBUG_FILE], May;
+        /// What INFO and TRACE are about.
+        debug_subsys: Subsystems = "INIT,ENV,BOOTSTRAP", CCL_DEBUG_SUBSYS [NCCL_DEBUG_SUBSYS], May;
+    }
+}
+
+pub(super) use super::resolve::Parse;

@@ -1,0 +1,257 @@
+//! What a rank's threads and its watch thread share: the line out, and the desk for what has arrived.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ccl_plan::Rank;
+
+use crate::bootstrap::process::Process;
+use crate::bootstrap::tcp::{Outbox, Waker};
+use crate::bootstrap::wire::{self, Cause, CauseKind, Refusal, ToRoot};
+use crate::control::alarm::Alarm;
+use crate::control::member::{Member, error_of};
+use crate::control::verdict::{Presence, RankState, verdict};
+use crate::error::{Error, Fault, Result};
+use crate::observe::board::Board;
+
+/// What the caller's threads and the watch thread share.
+pub(super) struct Shared {
+    pub(super) rank: Rank,
+    pub(super) n: u32,
+    pub(super) this: Process,
+    /// The process that runs the root, and the ranks in it.
+    pub(super) root: Process,
+    pub(super) hosts: Vec<Rank>,
+    pub(super) board: Arc<Board>,
+    pub(super) alarm: Arc<Alarm>,
+    pub(super) line: Mutex<Line>,
+    /// Wakes the watch thread; absent with one rank.
+    pub(super) waker: Option<Waker>,
+    pub(super) desk: Mutex<Desk>,
+    /// Signalled whenever the desk changes.
+    pub(super) changed: Condvar,
+    /// Messages in all mailboxes.
+    pub(super) mail: AtomicUsize,
+}
+
+/// The sending half of the connection.
+#[derive(Default)]
+pub(super) struct Line {
+    pub(super) stream: Option<Arc<TcpStream>>,
+    pub(super) outbox: Outbox,
+    pub(super) leaving: bool,
+}
+
+/// What has arrived and waits to be taken.
+#[derive(Default)]
+pub(super) struct Desk {
+    pub(super) next_round: u64,
+    pub(super) rounds: BTreeMap<u64, Result<Vec<Vec<u8>>, Refusal>>,
+    pub(super) mail: HashMap<(u32, u32), VecDeque<Vec<u8>>>,
+    pub(super) mail_bytes: usize,
+    pub(super) left: BTreeSet<u32>,
+    /// Why nothing more can be asked of the root.
+    pub(super) orphaned: Option<Error>,
+    /// The error this rank reported, kept whole until the root has elected a cause.
+    pub(super) reported: Option<Error>,
+    pub(super) verdict: Option<String>,
+    /// The watch thread has closed the connection.
+    pub(super) ended: bool,
+}
+
+impl Shared {
+    pub(super) fn new(
+        (rank, n): (Rank, u32),
+        this: Process,
+        (root, hosts): (Process, Vec<Rank>),
+        line: Line,
+        waker: Option<Waker>,
+    ) -> Shared {
+        Shared {
+            rank,
+            n,
+            this,
+            root,
+            hosts,
+            board: Arc::default(),
+            alarm: Arc::default(),
+            line: Mutex::new(line),
+            waker,
+            desk: Mutex::default(),
+            changed: Condvar::new(),
+            mail: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn next_round(&self) -> u64 {
+        let mut desk = self.desk();
+        desk.next_round += 1;
+        desk.next_round - 1
+    }
+
+    /// Sends what the socket takes now; the watch thread sends the rest.
+    pub(super) fn send(&self, message: &ToRoot) -> Result<()> {
+        let mut line = self.line();
+        let Line { stream, outbox, leaving } = &mut *line;
+        let Some(stream) = stream.as_ref().filter(|_| !*leaving) else {
+            drop(line);
+            return Err(self.closed());
+        };
+        if !outbox.push(wire::encode(message)) {
+            let cause = "the control service does not read what it is sent";
+            return Err(Error::new(
+                Fault::Network,
+                cause,
+                "see whether the process that made the id is stopped",
+            )
+            .on(self.rank));
+        }
+        *leaving = matches!(message, ToRoot::Leave { .. });
+        // The watch thread sees a failing socket as well, and says why.
+        let sent = outbox.flush(stream).is_ok() && outbox.is_empty();
+        if let (false, Some(waker)) = (sent, &self.waker) {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Why nothing can be sent.
+    fn closed(&self) -> Error {
+        let why = self.alarm.error().or_else(|| self.why_closed(&self.desk()));
+        why.unwrap_or_else(|| self.has_left())
+    }
+
+    /// Why nothing more will arrive, if so.
+    fn why_closed(&self, desk: &Desk) -> Option<Error> {
+        desk.orphaned.clone().or_else(|| desk.ended.then(|| self.has_left()))
+    }
+
+    fn has_left(&self) -> Error {
+        Error::usage("this rank has left the communicator", "make a new communicator").on(self.rank)
+    }
+
+    /// Waits until `take` finds something on the desk, the alarm is raised, or `patience` has passed.
+    pub(super) fn wait_for<T>(
+        &self,
+        patience: Duration,
+        mut take: impl FnMut(&mut Desk) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let until = Instant::now() + patience;
+        let mut desk = self.desk();
+        loop {
+            if let Some(found) = take(&mut desk) {
+                return Ok(Some(found));
+            }
+            if let Some(error) = self.alarm.error().or_else(|| self.why_closed(&desk)) {
+                return Err(error);
+            }
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return Ok(None);
+            }
+            desk = self.changed.wait_timeout(desk, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Raises the alarm with `error` unless it is raised; returns the first cause.
+    pub(super) fn raise(&self, error: Error) -> Error {
+        self.raise_first(error.clone());
+        self.alarm.error().unwrap_or(error)
+    }
+
+    /// Raises the alarm; false if it had been raised before.
+    pub(super) fn raise_first(&self, error: Error) -> bool {
+        let first = self.alarm.raise(error);
+        // Under the lock, so that nobody looks at the alarm before and waits after.
+        drop(self.desk());
+        self.changed.notify_all();
+        first
+    }
+
+    /// The communicator has failed for this cause.
+    pub(super) fn fail(&self, cause: &Cause) {
+        let mine = cause.kind == CauseKind::Reported && cause.origin == Some(self.rank.0);
+        let error = {
+            let mut desk = self.desk();
+            desk.verdict = cause.verdict.clone();
+            desk.reported.take().filter(|_| mine).unwrap_or_else(|| error_of(cause, self.rank))
+        };
+        self.raise_first(error);
+    }
+
+    pub(super) fn root_silent(&self) -> Error {
+        let life = self.root.life(&self.this);
+        error_of(&Member::root_silent(self.rank, (&self.root, &self.hosts), life), self.rank)
+    }
+
+    pub(super) fn diagnose_alone(&self, sequence: u64) -> Error {
+        let state = RankState::new(0, self.this.to_string(), Presence::Answering);
+        let report = verdict(sequence, vec![state.showing(self.board.snapshot())]);
+        self.desk().verdict = Some(report.to_json());
+        self.raise(
+            Error::new(Fault::Timeout, report.text, "raise the deadline if the operation is only slow")
+                .on(self.rank),
+        )
+    }
+
+    pub(super) fn deliver(&self, from: u32, topic: u32, bytes: Vec<u8>) {
+        let mut desk = self.desk();
+        if desk.mail_bytes + bytes.len() > MAIL_BYTES {
+            drop(desk);
+            let text =
+                format!("rank {from} sent more than {MAIL_BYTES} bytes that rank {} did not take", self.rank);
+            let fault = Fault::Remote { rank: Rank(from) };
+            self.raise(
+                Error::new(fault, text, "this is a bug in ccl: please report it with this text")
+                    .on(self.rank),
+            );
+            return;
+        }
+        desk.mail_bytes += bytes.len();
+        desk.mail.entry((from, topic)).or_default().push_back(bytes);
+        self.mail.fetch_add(1, Ordering::Relaxed);
+        drop(desk);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn take_mail(&self, from: u32, topic: u32) -> Option<Vec<u8>> {
+        self.take_from(&mut self.desk(), from, topic)
+    }
+
+    pub(super) fn take_from(&self, desk: &mut Desk, from: u32, topic: u32) -> Option<Vec<u8>> {
+        let queue = desk.mail.get_mut(&(from, topic))?;
+        let bytes = queue.pop_front();
+        if queue.is_empty() {
+            desk.mail.remove(&(from, topic));
+        }
+        let bytes = bytes?;
+        desk.mail_bytes -= bytes.len();
+        self.mail.fetch_sub(1, Ordering::Relaxed);
+        Some(bytes)
+    }
+
+    /// Sends the leave and lets the watch thread end.
+    pub(super) fn leave(&self) {
+        let state = self.board.snapshot();
+        let (last_entered, last_completed) = (state.last_entered, state.last_completed);
+        // An error says that the connection is closed or the leave is sent already.
+        let _ = self.send(&ToRoot::Leave { last_entered, last_completed });
+        if let Some(waker) = &self.waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Bytes of messages that may wait to be taken.
+const MAIL_BYTES: usize = 64 << 20;

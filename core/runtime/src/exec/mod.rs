@@ -1,0 +1,8 @@
+//! Executors: what turns a checked program into moved bytes.
+
+pub(crate) mod engine;
+pub(crate) mod host;
+pub(crate) mod plans;
+pub mod reduce;
+
+pub use plans::{Reach, selection};

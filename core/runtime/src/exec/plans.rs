@@ -1,0 +1,236 @@
+//! The plan table: which program serves a call, checked once and kept.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ccl_plan::cost::Rates;
+use ccl_plan::layout::Tables;
+use ccl_plan::program::Checked;
+use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection};
+use ccl_plan::verify::{Depth, verify};
+use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, algorithms};
+
+use crate::config::{Choices, Config, Determinism};
+use crate::error::{Error, Result};
+use crate::request::Bound;
+
+/// One rank's plans.
+pub(crate) struct Plans {
+    rank: Rank,
+    n: u32,
+    slot_bytes: usize,
+    /// Longer chunks are cut: copies of one rank then overlap with those of the next.
+    chunk_bytes: usize,
+    selection: Selection,
+    programs: HashMap<(Collective, Algorithm, Rank), Arc<Checked>>,
+    /// The last decision: most jobs repeat a call.
+    last: Option<(Key, Decision)>,
+}
+
+/// What a decision depends on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    collective: Collective,
+    dtype: Dtype,
+    count: usize,
+    root: Rank,
+}
+
+/// A program and how its data is cut.
+#[derive(Clone)]
+pub(crate) struct Decision {
+    pub(crate) program: Arc<Checked>,
+    pub(crate) channels: u16,
+    pub(crate) chunk_count: usize,
+    pub(crate) grain_count: usize,
+}
+
+impl Plans {
+    pub(crate) fn new(
+        (rank, n): (Rank, u32),
+        slot_bytes: usize,
+        chunk_bytes: usize,
+        selection: Selection,
+    ) -> Plans {
+        Plans { rank, n, slot_bytes, chunk_bytes, selection, programs: HashMap::new(), last: None }
+    }
+
+    /// The program for a call, and how to cut its data.
+    pub(crate) fn decide(&mut self, bound: &Bound, tables: Option<&Tables<'_>>) -> Result<Decision> {
+        let key =
+            Key { collective: bound.collective, dtype: bound.dtype, count: bound.count, root: bound.root };
+        if let Some((last, decision)) = &self.last
+            && *last == key
+            && tables.is_none()
+        {
+            return Ok(decision.clone());
+        }
+        let size = bound.dtype.size_bytes();
+        let count = tables.map_or(bound.count, average_count);
+        let blocks = if bound_is_whole(bound.collective) { 1 } else { self.n as usize };
+        let choice = self.selection.choose(bound.collective, (count * blocks * size) as u64);
+        let program = self.program(bound.collective, choice.algorithm, bound.root)?;
+        let grain_count = (GRAIN_BYTES / size).max(1);
+        // Blocks of uneven calls differ between ranks, so only the slot may decide their chunk.
+        let chunk_count = match tables {
+            Some(_) => self.slot_bytes / size,
+            None => self.chunk_count(&program, &choice, bound.count, size),
+        };
+        let decision = Decision { program, channels: choice.channels, chunk_count, grain_count };
+        self.last = Some((key, decision.clone()));
+        Ok(decision)
+    }
+
+    /// How algorithms are chosen.
+    pub(crate) fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
+    fn program(&mut self, collective: Collective, algorithm: Algorithm, root: Rank) -> Result<Arc<Checked>> {
+        let key = (collective, algorithm, root);
+        if let Some(program) = self.programs.get(&key) {
+            return Ok(Arc::clone(program));
+        }
+        let plan = Plan::new(collective, algorithm, self.n).ok_or_else(|| {
+            Error::usage(
+                format!("expected an algorithm for {collective} with {} ranks, found {algorithm}", self.n),
+                "see `ccl plan show` for the algorithms of each collective, and check CCL_ALGO",
+            )
+        })?;
+        if self.n <= MOST_RANKS_PROVEN {
+            prove(&plan)?;
+        }
+        let program = plan.program(Place(self.rank.0), Place(root.0));
+        let checked = program
+            .check(self.n)
+            .map_err(|error| Error::bug(format!("{collective}.{algorithm}: {error}")))?;
+        let checked = Arc::new(checked);
+        self.programs.insert(key, Arc::clone(&checked));
+        Ok(checked)
+    }
+
+    /// Elements per Move: small enough that copies of one rank overlap with those of the next, large
+    /// enough that the cost per slot does not show.
+    fn chunk_count(&self, program: &Checked, choice: &Choice, count: usize, size: usize) -> usize {
+        let most = (self.slot_bytes / size).max(1);
+        let whole = bound_is_whole(program.collective);
+        let parts =
+            if whole { program.chunks.of(self.n).max(1) } else { 1 } * usize::from(choice.channels.max(1));
+        let share = count.div_ceil(parts);
+        let chunk = (share * size).min(self.chunk_bytes) / size;
+        if chunk >= share {
+            return share.clamp(1, most);
+        }
+        chunk.next_multiple_of((GRAIN_BYTES / size).max(1)).clamp(1, most)
+    }
+}
+
+/// Walks the programs of all ranks: a plan that would hang or compute something else never runs.
+fn prove(plan: &Plan) -> Result<()> {
+    match verify(plan, Depth::Quick) {
+        Ok(_) => Ok(()),
+        Err(witness) => {
+            Err(Error::bug(format!("{}.{} is refused: {witness}", plan.collective(), plan.algorithm())))
+        }
+    }
+}
+
+/// How algorithms are chosen for `n` ranks under these settings, when all of them share memory or
+/// some are reached over a network.
+///
+/// # Errors
+///
+/// A name in `CCL_ALGO` that is no algorithm, rules that leave a collective none, or a level of
+/// determinism that no algorithm reaches yet.
+pub fn selection(config: &Config, n: u32, reach: Reach) -> Result<Selection> {
+    let rates = match reach {
+        Reach::Memory => Rates::SHARED_MEMORY,
+        Reach::Network => Rates::SOCKET,
+    };
+    let level = match config.determinism() {
+        Determinism::Run => Level::Run,
+        Determinism::Size => Level::Size,
+        Determinism::World => {
+            return Err(Error::usage(
+                "expected CCL_DETERMINISM to be run or size, found world, which this version does not support",
+                "use size, which does not depend on counts and chunks",
+            ));
+        }
+    };
+    let allow = config.algo().map_or(Ok(Allow::default()), allow)?;
+    let inputs =
+        Inputs { n, rates, max_channels: most_channels(config), max_peers: MOST_PEERS, level, allow };
+    Selection::new(inputs).map_err(|error| {
+        Error::usage(
+            format!(
+                "expected CCL_ALGO and CCL_DETERMINISM to leave an algorithm for {}, found none",
+                error.collective
+            ),
+            "see `ccl plan explain` for the algorithms of each collective",
+        )
+    })
+}
+
+impl Reach {
+    /// Chunks of this length are the fastest where the user has not asked for others: measured from 4
+    /// to 64 KiB for all-reduce on two ranks. Shorter ones pay more for their slots than they gain.
+    pub(crate) const fn chunk_bytes(self) -> usize {
+        match self {
+            Reach::Memory => 32 << 10,
+            Reach::Network => 64 << 10,
+        }
+    }
+}
+
+/// How the farthest peer is reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// Through memory.
+    Memory,
+    /// Over a network.
+    Network,
+}
+
+/// The setting's rules, spelt out for each collective. A rule for all says nothing about collectives
+/// that have none of its algorithms.
+fn allow(choices: &Choices) -> Result<Allow> {
+    let known: Vec<String> = Algorithm::ALL.iter().map(|a| a.name().replace('_', "")).collect();
+    if let Some(unknown) = choices.names().find(|name| !known.iter().any(|known| known == name)) {
+        return Err(Error::usage(
+            format!("expected CCL_ALGO to name algorithms, found {unknown}"),
+            "algorithms are ring, one_shot, two_shot, direct and dissemination",
+        ));
+    }
+    let rules = Collective::ALL.map(|collective| {
+        let all = algorithms(collective).iter();
+        let allowed: Vec<_> =
+            all.filter(|a| choices.allows(collective.name(), a.name())).map(|a| a.name()).collect();
+        (!allowed.is_empty()).then(|| format!("{collective}:{}", allowed.join(",")))
+    });
+    let text: Vec<_> = rules.into_iter().flatten().collect();
+    text.join(";").parse().map_err(|error| Error::bug(format!("CCL_ALGO: {error}")))
+}
+
+/// Channels that edges must exist for.
+pub(crate) fn most_channels(config: &Config) -> u16 {
+    config.max_nchannels().map_or(1, |channels| channels as u16)
+}
+
+fn bound_is_whole(collective: Collective) -> bool {
+    collective.input() == ccl_plan::Shape::Whole
+}
+
+/// What selection goes by when blocks differ: the same number on every rank only where every rank
+/// knows all blocks; elsewhere the collective has a single algorithm.
+fn average_count(tables: &Tables<'_>) -> usize {
+    let counts = if tables.recv_counts.is_empty() { tables.send_counts } else { tables.recv_counts };
+    counts.iter().sum::<usize>() / counts.len().max(1)
+}
+
+/// Chunk boundaries fall on cache lines of the user's buffer.
+const GRAIN_BYTES: usize = 64;
+/// Plans for more ranks are only checked one program at a time when they are first used: walking all
+/// of them takes longer than the first call should, and the tests prove the same algorithms.
+const MOST_RANKS_PROVEN: u32 = 16;
+/// Edges to more peers than this take more memory than they are worth.
+const MOST_PEERS: u32 = 512;

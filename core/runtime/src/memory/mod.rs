@@ -1,0 +1,15 @@
+//! Memory that several ranks of one host map: anonymous files and their passing by descriptor.
+//!
+//! Nothing here has a name in a file system, so nothing is left behind however a process ends, and
+//! the size of `/dev/shm` does not matter.
+
+mod exchange;
+mod mailbox;
+mod region;
+pub(crate) mod scratch;
+mod staging;
+
+pub use exchange::{Exchange, Neighbour, Parcel};
+pub use mailbox::Mailbox;
+pub use region::{Backing, Mapping, MemoryFile};
+pub(crate) use staging::Staging;

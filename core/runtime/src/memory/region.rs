@@ -1,0 +1,197 @@
+//! Anonymous files and their mappings.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::{Error, Result};
+
+/// What holds a memory file's pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Backing {
+    /// Anonymous memory (`memfd`), or an unlinked file where the kernel refuses it.
+    #[default]
+    Anonymous,
+    /// An unlinked file in the temporary directory.
+    UnlinkedFile,
+}
+
+/// A file without a name whose pages exist once touched. Its descriptor closes on `exec`.
+#[derive(Debug)]
+pub struct MemoryFile {
+    descriptor: OwnedFd,
+    sealable: bool,
+}
+
+impl MemoryFile {
+    /// Makes an empty file. Errors: the system's, when neither kind of backing can be had.
+    pub fn create(backing: Backing) -> Result<MemoryFile> {
+        if backing == Backing::Anonymous {
+            match anonymous() {
+                Ok(descriptor) => return Ok(MemoryFile { descriptor, sealable: true }),
+                Err(error) => {
+                    tracing::warn!(%error, "memfd_create is refused: shared memory is an unlinked file")
+                }
+            }
+        }
+        let file = tempfile::tempfile().map_err(|e| {
+            Error::system(
+                "create an unlinked file for shared memory",
+                e,
+                "point TMPDIR at a writable directory, or set CCL_SHM_DISABLE=1",
+            )
+        })?;
+        Ok(MemoryFile { descriptor: file.into(), sealable: false })
+    }
+
+    /// Gives the file its one and final size. Costs no pages.
+    pub fn fix_size(&self, bytes: usize) -> Result<()> {
+        rustix::fs::ftruncate(&self.descriptor, bytes as u64)
+            .map_err(|e| Error::system(&format!("size shared memory to {bytes} bytes"), e, ADVICE))?;
+        if self.sealable {
+            let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+            rustix::fs::fcntl_add_seals(&self.descriptor, seals)
+                .map_err(|e| Error::system("seal the size of shared memory", e, ADVICE))?;
+        }
+        Ok(())
+    }
+
+    /// Maps the whole file.
+    pub fn map(&self, bytes: usize) -> Result<Mapping> {
+        Mapping::of(self.descriptor.as_fd(), bytes)
+    }
+
+    /// The descriptor's number, by which other threads of this process find it.
+    pub fn number(&self) -> i32 {
+        self.descriptor.as_raw_fd()
+    }
+}
+
+impl AsFd for MemoryFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+/// A shared, writable view of a memory file; unmapped when dropped.
+///
+/// Other ranks write to it at any time, so it hands out addresses, never references to data.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+impl Mapping {
+    /// Maps the first `bytes` of a file. The file must be that long, or touching it is fatal: see
+    /// [`Mapping::try_of_peer`].
+    pub fn of(file: BorrowedFd<'_>, bytes: usize) -> Result<Mapping> {
+        map(file, bytes).map_err(|e| Error::system(&format!("map {bytes} bytes of shared memory"), e, ADVICE))
+    }
+
+    /// Maps a peer's file once it has exactly `bytes`; `None` while it is still empty.
+    ///
+    /// Errors are texts: the caller falls back to another path and logs them.
+    pub fn try_of_peer(file: BorrowedFd<'_>, bytes: usize) -> Result<Option<Mapping>, String> {
+        let found =
+            rustix::fs::fstat(file).map_err(|e| format!("its descriptor cannot be examined: {e}"))?.st_size;
+        match usize::try_from(found) {
+            Ok(0) => Ok(None),
+            Ok(found) if found == bytes => match map(file, bytes) {
+                Ok(mapping) => Ok(Some(mapping)),
+                Err(error) => Err(format!("its memory cannot be mapped: {error}")),
+            },
+            _ => Err(format!("expected {bytes} bytes of shared memory, found {found}")),
+        }
+    }
+
+    /// The address `offset` bytes in.
+    ///
+    /// Panics if `offset` is past the end: offsets come from the layout, which is made for the size.
+    pub fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset <= self.bytes, "offset {offset} lies outside a mapping of {} bytes", self.bytes);
+        // SAFETY: `start` begins a mapping of `bytes` bytes, and `offset` is within or one past it.
+        unsafe { self.start.add(offset) }
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `start` and `bytes` are what `mmap` returned, and whoever holds an address from
+        // `at` also holds the mapping (through an `Arc`), so none is used after this.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "a mapping made by mmap can be unmapped");
+    }
+}
+
+// SAFETY: the mapping is plain shared memory; it only hands out raw addresses, and whoever
+// dereferences them answers for the synchronisation.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+fn anonymous() -> Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Kernels before 6.3 do not know NOEXEC_SEAL; some later ones insist on it.
+    rustix::fs::memfd_create("ccl", flags | MemfdFlags::NOEXEC_SEAL).or_else(|error| match error {
+        Errno::INVAL => rustix::fs::memfd_create("ccl", flags),
+        other => Err(other),
+    })
+}
+
+fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Mapping, Errno> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a null hint lets the kernel choose a range that nothing else uses.
+    let start =
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?;
+    let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+    Ok(Mapping { start, bytes })
+}
+
+const ADVICE: &str = "check the memory limit of the container, or set CCL_SHM_DISABLE=1";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_backings_share_bytes_between_mappings() {
+        for backing in [Backing::Anonymous, Backing::UnlinkedFile] {
+            let file = MemoryFile::create(backing).unwrap();
+            assert!(Mapping::try_of_peer(file.as_fd(), 8192).unwrap().is_none());
+            file.fix_size(8192).unwrap();
+            let ours = file.map(8192).unwrap();
+            let theirs = Mapping::try_of_peer(file.as_fd(), 8192).unwrap().unwrap();
+            // SAFETY: offset 5000 lies within both mappings and nobody else has them.
+            unsafe {
+                ours.at(5000).write(7);
+                assert_eq!(theirs.at(5000).read(), 7);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_size_is_refused_with_both_sizes() {
+        let file = MemoryFile::create(Backing::Anonymous).unwrap();
+        file.fix_size(4096).unwrap();
+        let refusal = Mapping::try_of_peer(file.as_fd(), 8192).unwrap_err();
+        assert!(refusal.contains("8192") && refusal.contains("4096"), "{refusal}");
+    }
+
+    #[test]
+    fn the_size_of_anonymous_memory_is_sealed() {
+        let file = MemoryFile::create(Backing::Anonymous).unwrap();
+        file.fix_size(4096).unwrap();
+        assert_eq!(rustix::fs::ftruncate(&file.descriptor, 0), Err(Errno::PERM));
+        let flags = rustix::io::fcntl_getfd(&file.descriptor).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    }
+}

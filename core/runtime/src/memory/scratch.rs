@@ -1,0 +1,27 @@
+//! Library-owned working memory of one rank's operations.
+
+/// A growing, line-aligned block that operations use for scratch cells.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    lines: Vec<Line>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+impl Scratch {
+    /// Makes room for `bytes`. Must not be called while an operation that uses the scratch is
+    /// under way: cells move.
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        let lines = bytes.div_ceil(size_of::<Line>());
+        if lines > self.lines.len() {
+            self.lines.resize(lines, Line([0; 64]));
+        }
+    }
+
+    /// The address of cell `first` when cells have `cell_bytes` each.
+    pub(crate) fn cells(&mut self, first: usize, cell_bytes: usize) -> *mut u8 {
+        self.lines.as_mut_ptr().cast::<u8>().wrapping_add(first * cell_bytes)
+    }
+}

@@ -1,0 +1,116 @@
+//! A connected fabric's parts, and how it makes edges of them.
+
+use std::sync::Arc;
+
+use ccl_plan::{Channel, Rank};
+
+use super::checksum::{ChecksumReceive, ChecksumSend, TRAILER_BYTES};
+use super::edge::{EdgeName, ReceiveKind, SendKind};
+use super::fault;
+use super::net::{Network, SlotShape};
+use super::shm::{MemoryReceive, MemorySend, Neighbours};
+use super::trace::{TraceReceive, TraceSend};
+use super::{
+    Bell, Checksum, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo, TransportSettings,
+    WaitSettings,
+};
+use crate::error::Result;
+
+pub(super) struct Connected {
+    pub(super) neighbours: Neighbours,
+    pub(super) paths: Vec<Path>,
+    pub(super) bell: Bell,
+    pub(super) wait: WaitSettings,
+    pub(super) relay: Arc<dyn Relay>,
+    pub(super) infos: Vec<TransportInfo>,
+    /// Started when the first edge needs it.
+    pub(super) network: Option<Network>,
+}
+
+impl Connected {
+    /// The edge to a peer, with what the settings put around it.
+    pub(super) fn sender(
+        &mut self,
+        settings: &TransportSettings,
+        me: Rank,
+        key: EdgeKey,
+    ) -> Result<SendEdge> {
+        let EdgeKey { peer, channel, tag } = key;
+        let kind = match self.neighbours.reachable(peer) {
+            Some((_, region)) => {
+                SendKind::Memory(MemorySend::new(Arc::clone(region), self.neighbours.me(), channel, tag)?)
+            }
+            None => {
+                let shape = inner_shape(settings);
+                SendKind::Net(Box::new(self.network(settings, me)?.sender(peer, channel, tag, shape)?))
+            }
+        };
+        let name = self.name(me, peer, key, channel);
+        let mut edge = fault::around_send(kind.into(), name, &settings.faults);
+        if settings.checksum == Checksum::Crc32 {
+            edge = SendEdge::around(ChecksumSend::new(edge));
+        }
+        Ok(match &settings.trace {
+            Some(log) => SendEdge::around(TraceSend { inner: edge, key, log: Arc::clone(log) }),
+            None => edge,
+        })
+    }
+
+    /// The edge from a peer, with what the settings put around it.
+    pub(super) fn receiver(
+        &mut self,
+        settings: &TransportSettings,
+        me: Rank,
+        key: EdgeKey,
+    ) -> Result<ReceiveEdge> {
+        let EdgeKey { peer, channel, tag } = key;
+        let kind = match self.neighbours.reachable(peer) {
+            Some((local, region)) => {
+                let (own, theirs) = (Arc::clone(self.neighbours.own()), Arc::clone(region));
+                ReceiveKind::Memory(MemoryReceive::new(own, theirs, local, channel, tag)?)
+            }
+            None => {
+                let shape = inner_shape(settings);
+                ReceiveKind::Net(Box::new(self.network(settings, me)?.receiver(peer, channel, tag, shape)?))
+            }
+        };
+        let name = self.name(peer, me, key, channel);
+        let mut edge = fault::around_receive(kind.into(), name, &settings.faults);
+        if settings.checksum == Checksum::Crc32 {
+            edge = ReceiveEdge::around(ChecksumReceive::new(edge, name));
+        }
+        Ok(match &settings.trace {
+            Some(log) => ReceiveEdge::around(TraceReceive { inner: edge, key, log: Arc::clone(log) }),
+            None => edge,
+        })
+    }
+
+    /// Whether a peer's edges go through the network.
+    pub(super) fn is_networked(&self, peer: Rank) -> bool {
+        self.paths[peer.index()].kind == PathKind::Net
+    }
+
+    fn name(&self, from: Rank, to: Rank, key: EdgeKey, channel: Channel) -> EdgeName {
+        EdgeName { from, to, channel, tag: key.tag, path: self.paths[key.peer.index()].kind }
+    }
+
+    fn network(&mut self, settings: &TransportSettings, me: Rank) -> Result<&Network> {
+        let network = match self.network.take() {
+            Some(network) => network,
+            None => {
+                let relay = Arc::clone(&self.relay);
+                Network::start(&settings.net, inner_shape(settings), me, settings.secret, relay, &self.infos)?
+            }
+        };
+        Ok(self.network.insert(network))
+    }
+}
+
+/// The slots beneath all wrappers.
+pub(super) fn inner_shape(settings: &TransportSettings) -> SlotShape {
+    let trailer_bytes = match settings.checksum {
+        Checksum::Off => 0,
+        Checksum::Crc32 => TRAILER_BYTES,
+    };
+    SlotShape { slots: settings.slots, slot_bytes: settings.slot_bytes + trailer_bytes }
+}

@@ -1,0 +1,201 @@
+//! What every edge can do, whatever carries it.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use ccl_plan::{Channel, Rank};
+
+use super::PathKind;
+use super::net::{NetReceive, NetSend};
+use super::shm::{MemoryReceive, MemorySend};
+use crate::error::Result;
+
+/// An edge's name at one of its ends.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EdgeKey {
+    /// The rank at the other end.
+    pub peer: Rank,
+    /// The channel it belongs to.
+    pub channel: Channel,
+    /// Which of the channel's edges to that peer.
+    pub tag: u8,
+}
+
+/// An edge's name on both sides, for errors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct EdgeName {
+    pub(super) from: Rank,
+    pub(super) to: Rank,
+    pub(super) channel: Channel,
+    pub(super) tag: u8,
+    pub(super) path: PathKind,
+}
+
+/// A filled slot, the consumer's until it releases it.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// Where the payload is; aligned to at least 8 bytes.
+    pub data: NonNull<u8>,
+    /// Payload bytes.
+    pub bytes: usize,
+    /// What the producer gave to `post`.
+    pub tag: u32,
+}
+
+/// The producer's end of an edge of any kind.
+pub struct SendEdge(SendKind);
+
+/// The consumer's end of an edge of any kind.
+pub struct ReceiveEdge(ReceiveKind);
+
+/// What is behind a [`SendEdge`]: a match is cheaper than a virtual call.
+pub(super) enum SendKind {
+    Memory(MemorySend),
+    Net(Box<NetSend>),
+    Wrapped(Box<dyn EdgeSend>),
+}
+
+/// What is behind a [`ReceiveEdge`].
+pub(super) enum ReceiveKind {
+    Memory(MemoryReceive),
+    Net(Box<NetReceive>),
+    Wrapped(Box<dyn EdgeReceive>),
+}
+
+impl SendEdge {
+    /// Where to write up to `bytes` (at most the slot's) of payload; `None` while there is no
+    /// credit. Never blocks. Asking again before [`SendEdge::post`] names the same slot, for the
+    /// bytes asked last. The address is valid until the post and aligned to at least 8 bytes.
+    ///
+    /// Errors: more bytes than a slot has, a broken connection.
+    #[inline]
+    pub fn acquire(&mut self, bytes: usize) -> Result<Option<NonNull<u8>>> {
+        match &mut self.0 {
+            SendKind::Memory(edge) => edge.acquire(bytes),
+            SendKind::Net(edge) => edge.acquire(bytes),
+            SendKind::Wrapped(edge) => edge.acquire(bytes),
+        }
+    }
+
+    /// Hands the acquired slot over with its first `bytes` (at most those acquired; 0 is a signal) and
+    /// `tag`, which the consumer sees. Never blocks.
+    ///
+    /// Errors: nothing acquired, a broken connection.
+    #[inline]
+    pub fn post(&mut self, bytes: usize, tag: u32) -> Result<()> {
+        match &mut self.0 {
+            SendKind::Memory(edge) => edge.post(bytes, tag),
+            SendKind::Net(edge) => edge.post(bytes, tag),
+            SendKind::Wrapped(edge) => edge.post(bytes, tag),
+        }
+    }
+
+    /// Moves pending requests along; nothing to do for memory. Never blocks.
+    #[inline]
+    pub fn progress(&mut self) -> Result<()> {
+        match &mut self.0 {
+            SendKind::Memory(_) => Ok(()),
+            SendKind::Net(edge) => edge.progress(),
+            SendKind::Wrapped(edge) => edge.progress(),
+        }
+    }
+
+    /// Whether all that was posted has left.
+    #[inline]
+    pub fn idle(&self) -> bool {
+        match &self.0 {
+            SendKind::Memory(_) => true,
+            SendKind::Net(edge) => edge.idle(),
+            SendKind::Wrapped(edge) => edge.idle(),
+        }
+    }
+}
+
+impl ReceiveEdge {
+    /// The oldest filled slot; `None` while there is none. The same until [`ReceiveEdge::release`].
+    /// Never blocks.
+    ///
+    /// Errors: a broken connection, a payload that arrived damaged.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Slot>> {
+        match &mut self.0 {
+            ReceiveKind::Memory(edge) => edge.peek(),
+            ReceiveKind::Net(edge) => edge.peek(),
+            ReceiveKind::Wrapped(edge) => edge.peek(),
+        }
+    }
+
+    /// Gives the peeked slot back to the producer. Never blocks.
+    ///
+    /// Errors: nothing peeked, a broken connection.
+    #[inline]
+    pub fn release(&mut self) -> Result<()> {
+        match &mut self.0 {
+            ReceiveKind::Memory(edge) => edge.release(),
+            ReceiveKind::Net(edge) => edge.release(),
+            ReceiveKind::Wrapped(edge) => edge.release(),
+        }
+    }
+
+    /// Moves pending requests along; nothing to do for memory. Never blocks.
+    #[inline]
+    pub fn progress(&mut self) -> Result<()> {
+        match &mut self.0 {
+            ReceiveKind::Memory(_) => Ok(()),
+            ReceiveKind::Net(edge) => edge.progress(),
+            ReceiveKind::Wrapped(edge) => edge.progress(),
+        }
+    }
+}
+
+impl SendEdge {
+    /// An edge of another kind, usually around another edge.
+    pub(super) fn around(edge: impl EdgeSend + 'static) -> SendEdge {
+        SendEdge(SendKind::Wrapped(Box::new(edge)))
+    }
+}
+
+impl ReceiveEdge {
+    /// An edge of another kind, usually around another edge.
+    pub(super) fn around(edge: impl EdgeReceive + 'static) -> ReceiveEdge {
+        ReceiveEdge(ReceiveKind::Wrapped(Box::new(edge)))
+    }
+}
+
+impl From<SendKind> for SendEdge {
+    fn from(kind: SendKind) -> SendEdge {
+        SendEdge(kind)
+    }
+}
+
+impl From<ReceiveKind> for ReceiveEdge {
+    fn from(kind: ReceiveKind) -> ReceiveEdge {
+        ReceiveEdge(kind)
+    }
+}
+
+/// The producer's end of an edge: methods as of [`SendEdge`], whose contract implementers keep.
+pub(super) trait EdgeSend: Send {
+    fn acquire(&mut self, bytes: usize) -> Result<Option<NonNull<u8>>>;
+    fn post(&mut self, bytes: usize, tag: u32) -> Result<()>;
+    fn progress(&mut self) -> Result<()>;
+    fn idle(&self) -> bool;
+}
+
+/// The consumer's end of an edge: methods as of [`ReceiveEdge`], whose contract implementers keep.
+pub(super) trait EdgeReceive: Send {
+    fn peek(&mut self) -> Result<Option<Slot>>;
+    fn release(&mut self) -> Result<()>;
+    fn progress(&mut self) -> Result<()>;
+}
+
+impl fmt::Display for EdgeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let EdgeName { from, to, channel, tag, path } = self;
+        write!(
+            f,
+            "the edge from rank {from} to rank {to} (channel {channel}, tag {tag}, over {})",
+            path.name()
+        )
+    }
+}

@@ -1,0 +1,264 @@
+//! One rank's connections to all others.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ccl_plan::{Channel, Rank};
+
+use super::connected::{Connected, inner_shape};
+use super::net::Network;
+use super::shm::{Layout, Neighbours, Own};
+use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo};
+use super::{TransportSettings, WaitSettings, agree, host};
+use crate::error::{Error, Result};
+use crate::memory::{Mailbox, MemoryFile};
+
+/// One rank's connections. Used by one thread at a time; dropping it never blocks.
+pub struct Fabric {
+    settings: TransportSettings,
+    me: Rank,
+    n: u32,
+    info: TransportInfo,
+    /// Until connected.
+    opening: Option<Opening>,
+    /// Once connected.
+    connected: Option<Connected>,
+    senders: Vec<SendEdge>,
+    receivers: Vec<ReceiveEdge>,
+    /// Those that have requests to move along.
+    net_senders: Vec<usize>,
+    net_receivers: Vec<usize>,
+    /// For each peer, channel and tag, the index of its edge, or [`NO_EDGE`].
+    sender_of: Vec<u32>,
+    receiver_of: Vec<u32>,
+}
+
+/// An edge's index within its fabric, on its side: senders and receivers count apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EdgeIndex(u32);
+
+struct Opening {
+    file: MemoryFile,
+    mailbox: Option<Mailbox>,
+}
+
+impl Fabric {
+    /// Before joining: makes this rank's memory and its Unix socket. The second value is what peers
+    /// must know.
+    ///
+    /// Errors: settings that make no sense, no memory to be had.
+    pub fn open(settings: &TransportSettings, me: Rank, n: u32) -> Result<(Fabric, TransportInfo)> {
+        settings.check()?;
+        let file = MemoryFile::create(settings.backing)?;
+        let mailbox = Mailbox::bind()
+            .inspect_err(|error| tracing::warn!(%error, "no Unix socket: descriptors go through /proc"))
+            .ok();
+        let info = host::describe(settings, &file, mailbox.as_ref())?;
+        let edges = n as usize * usize::from(settings.channels) * usize::from(settings.tags);
+        let fabric = Fabric {
+            settings: settings.clone(),
+            me,
+            n,
+            info: info.clone(),
+            opening: Some(Opening { file, mailbox }),
+            connected: None,
+            senders: Vec::new(),
+            receivers: Vec::new(),
+            net_senders: Vec::new(),
+            net_receivers: Vec::new(),
+            sender_of: vec![NO_EDGE; edges],
+            receiver_of: vec![NO_EDGE; edges],
+        };
+        Ok((fabric, info))
+    }
+
+    /// After joining: maps local peers' memory, agrees with all ranks on a path for each pair, and
+    /// checks a probe on each. `infos` is by rank. Blocks until all ranks have called it; gives up
+    /// on memory halfway to `deadline`, and on ranks when the relay does.
+    ///
+    /// Errors: the relay's; memory that is shared but does not show the peer's probe.
+    pub fn connect(
+        &mut self,
+        relay: &Arc<dyn Relay>,
+        infos: &[TransportInfo],
+        deadline: Instant,
+    ) -> Result<()> {
+        let opening = self.opening.take().ok_or_else(|| Error::bug("a fabric is connected once"))?;
+        if infos.len() != self.n as usize {
+            return Err(Error::bug(format!("expected the infos of {} ranks, found {}", self.n, infos.len())));
+        }
+        let mut neighbours = self.map_neighbours(&opening, infos, deadline, &|| relay.check())?;
+        let votes = relay.all_gather(agree::refusals(&neighbours)?)?;
+        agree::heed(&mut neighbours, self.me, &votes)?;
+        neighbours.check_probes()?;
+        let paths: Vec<_> = (0..self.n)
+            .map(|peer| agree::path(&self.info, infos, self.me, Rank(peer), &neighbours))
+            .collect();
+        for (peer, path) in paths.iter().enumerate() {
+            tracing::debug!(rank = self.me.0, peer, %path, "path");
+        }
+        let bell = Bell::of(Arc::clone(neighbours.own()));
+        let wait = self.wait_settings(infos, &paths);
+        let (relay, infos) = (Arc::clone(relay), infos.to_vec());
+        self.connected = Some(Connected { neighbours, paths, bell, wait, relay, infos, network: None });
+        Ok(())
+    }
+
+    /// The edge to a peer, made on first use.
+    ///
+    /// Errors: not connected; a channel, tag or peer outside the settings; no network where one is
+    /// needed.
+    pub fn send_edge(&mut self, peer: Rank, channel: Channel, tag: u8) -> Result<EdgeIndex> {
+        let place = self.place(peer, channel, tag)?;
+        if self.sender_of[place] == NO_EDGE {
+            let (settings, me) = (&self.settings, self.me);
+            let connected = self.connected.as_mut().ok_or_else(unconnected)?;
+            let edge = connected.sender(settings, me, EdgeKey { peer, channel, tag })?;
+            self.sender_of[place] = self.senders.len() as u32;
+            if connected.is_networked(peer) {
+                self.net_senders.push(self.senders.len());
+            }
+            self.senders.push(edge);
+        }
+        Ok(EdgeIndex(self.sender_of[place]))
+    }
+
+    /// The edge from a peer, made on first use. Errors as [`Fabric::send_edge`].
+    pub fn receive_edge(&mut self, peer: Rank, channel: Channel, tag: u8) -> Result<EdgeIndex> {
+        let place = self.place(peer, channel, tag)?;
+        if self.receiver_of[place] == NO_EDGE {
+            let (settings, me) = (&self.settings, self.me);
+            let connected = self.connected.as_mut().ok_or_else(unconnected)?;
+            let edge = connected.receiver(settings, me, EdgeKey { peer, channel, tag })?;
+            self.receiver_of[place] = self.receivers.len() as u32;
+            if connected.is_networked(peer) {
+                self.net_receivers.push(self.receivers.len());
+            }
+            self.receivers.push(edge);
+        }
+        Ok(EdgeIndex(self.receiver_of[place]))
+    }
+
+    /// A sending edge. Panics if the index is another fabric's.
+    #[inline]
+    pub fn sender(&mut self, edge: EdgeIndex) -> &mut SendEdge {
+        &mut self.senders[edge.0 as usize]
+    }
+
+    /// A receiving edge. Panics if the index is another fabric's.
+    #[inline]
+    pub fn receiver(&mut self, edge: EdgeIndex) -> &mut ReceiveEdge {
+        &mut self.receivers[edge.0 as usize]
+    }
+
+    /// Most payload bytes of a slot.
+    pub fn slot_bytes(&self) -> usize {
+        self.settings.slot_bytes
+    }
+
+    /// Slots of every edge.
+    pub fn slots(&self) -> usize {
+        self.settings.slots
+    }
+
+    /// How a peer is reached, and why.
+    ///
+    /// Errors: not connected, no such rank.
+    pub fn path(&self, peer: Rank) -> Result<&Path> {
+        let path = self.connected()?.paths.get(peer.index());
+        path.ok_or_else(|| Error::bug(format!("expected a rank below {}, found {peer}", self.n)))
+    }
+
+    /// Moves connections being made and pending requests of all edges along. Never blocks. Nothing
+    /// to do where all peers are reached through memory.
+    ///
+    /// Errors: of edges with something on its way out; others tell when used.
+    #[inline]
+    pub fn progress(&mut self) -> Result<()> {
+        for edge in &self.net_receivers {
+            self.receivers[*edge].progress()?;
+        }
+        for edge in &self.net_senders {
+            self.senders[*edge].progress()?;
+        }
+        Ok(())
+    }
+
+    /// Whether everything posted is on its way: nothing waits in this process for the network.
+    pub fn is_flushed(&self) -> bool {
+        self.net_senders.iter().all(|edge| self.senders[*edge].idle())
+    }
+
+    /// Makes calls into the network fail at once, for good, and wakes whoever sleeps on the bell.
+    pub fn abort(&self) {
+        if let Some(connected) = &self.connected {
+            connected.network.iter().for_each(Network::abort);
+            connected.bell.ring();
+        }
+    }
+
+    /// This rank's bell, on which to sleep. Errors: not connected.
+    pub fn bell(&self) -> Result<&Bell> {
+        Ok(&self.connected()?.bell)
+    }
+
+    /// How to wait, given this host's ranks and cores. Errors: not connected.
+    pub fn wait(&self) -> Result<&WaitSettings> {
+        Ok(&self.connected()?.wait)
+    }
+
+    /// Ends all connections. Never blocks; peers find the edges silent.
+    pub fn close(self) {}
+
+    fn connected(&self) -> Result<&Connected> {
+        self.connected.as_ref().ok_or_else(unconnected)
+    }
+
+    fn place(&self, peer: Rank, channel: Channel, tag: u8) -> Result<usize> {
+        let (channels, tags) = (usize::from(self.settings.channels), usize::from(self.settings.tags));
+        if peer.0 >= self.n || channel.index() >= channels || usize::from(tag) >= tags {
+            return Err(Error::bug(format!(
+                "expected an edge of {} ranks, {channels} channels and {tags} tags, found {peer}/{channel}/{tag}",
+                self.n
+            )));
+        }
+        Ok((peer.index() * channels + channel.index()) * tags + usize::from(tag))
+    }
+
+    fn map_neighbours(
+        &self,
+        opening: &Opening,
+        infos: &[TransportInfo],
+        deadline: Instant,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<Neighbours> {
+        let all = agree::neighbours(&self.info, infos, self.me);
+        let me = all.iter().position(|peer| peer.rank == self.me).unwrap_or(0);
+        let layout = Layout {
+            locals: all.len(),
+            channels: self.settings.channels.into(),
+            tags: self.settings.tags.into(),
+            slots: self.settings.slots,
+            slot_bytes: inner_shape(&self.settings).slot_bytes,
+        };
+        let now = Instant::now();
+        let halfway = now + deadline.saturating_duration_since(now) / 2;
+        let (file, mailbox) = (&opening.file, opening.mailbox.as_ref());
+        let own = Own { file, mailbox, secret: self.settings.secret };
+        Neighbours::connect(&own, layout, &all, me, halfway, check)
+    }
+
+    fn wait_settings(&self, infos: &[TransportInfo], paths: &[Path]) -> WaitSettings {
+        let ranks = infos.iter().filter(|info| info.host == self.info.host).count();
+        let wait = self.settings.wait.on_host(ranks, host::cores());
+        let networked = paths.iter().any(|path| path.kind == PathKind::Net);
+        if networked { wait.with_network() } else { wait }
+    }
+}
+
+#[cold]
+fn unconnected() -> Error {
+    Error::bug("a fabric is connected before it is used")
+}
+
+const NO_EDGE: u32 = u32::MAX;

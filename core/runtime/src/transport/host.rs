@@ -1,0 +1,51 @@
+//! Who is on this host.
+
+use std::os::unix::fs::MetadataExt;
+
+use super::{SharedMemory, TransportInfo, TransportSettings};
+use crate::error::{Error, Result};
+use crate::memory::{Mailbox, MemoryFile};
+
+/// This rank as its peers must know it.
+pub(super) fn describe(
+    settings: &TransportSettings,
+    file: &MemoryFile,
+    mailbox: Option<&Mailbox>,
+) -> Result<TransportInfo> {
+    let mut nonce = [0; 32];
+    rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| Error::system("draw random bytes", e, "allow the getrandom system call"))?;
+    Ok(TransportInfo {
+        host: settings.host.clone().unwrap_or_else(identity),
+        host_name: name(),
+        process: std::process::id(),
+        process_namespace: process_namespace(),
+        mailbox: mailbox.map(|mailbox| mailbox.name().to_owned()),
+        descriptor: file.number(),
+        nonce,
+        shares_memory: settings.shared_memory == SharedMemory::Use,
+    })
+}
+
+/// A text that two ranks share exactly when they run under the same kernel.
+fn identity() -> String {
+    let read = |path| std::fs::read_to_string(path).ok().map(|text: String| text.trim().to_owned());
+    read("/proc/sys/kernel/random/boot_id")
+        .or_else(|| read("/etc/machine-id"))
+        .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned())
+}
+
+/// The host's name, for people.
+fn name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Number of the namespace in which process numbers are unique; 0 if it cannot be told.
+fn process_namespace() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
+}
+
+/// Cores this process may use.
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

@@ -1,0 +1,49 @@
+//! Transports: what carries edges.
+//!
+//! An *edge* is the single-producer single-consumer FIFO from one rank to another within one channel
+//! and tag, with a fixed number of slots. The producer acquires a slot, writes into it and posts it;
+//! the consumer peeks, reads and releases. Nothing blocks: "not yet" is a value, and who has nothing
+//! else to do waits with a [`Waiter`].
+//!
+//! A [`Fabric`] is one rank's connections. It decides the path to each peer once, by trying it, and
+//! makes edges on first use.
+//!
+//! ```text
+//! let (mut fabric, info) = Fabric::open(settings, me, n)?;   // before joining
+//! fabric.connect(&relay, &infos, deadline)?;                 // after
+//! let edge = fabric.send_edge(peer, Channel(0), 0)?;
+//! if let Some(address) = fabric.sender(edge).acquire(4)? {   // None: no credit yet
+//!     // … write 4 bytes at `address` …
+//!     fabric.sender(edge).post(4, operation)?;
+//! }
+//! ```
+//!
+//! Transports know nothing of plans, reductions or streams.
+
+mod agree;
+mod checksum;
+mod connected;
+mod copy;
+mod edge;
+mod fabric;
+mod fault;
+mod host;
+mod net;
+mod path;
+mod relay;
+mod settings;
+mod shm;
+mod trace;
+pub mod waiting;
+
+pub use copy::Message;
+pub use edge::{EdgeKey, ReceiveEdge, SendEdge, Slot};
+pub use fabric::{EdgeIndex, Fabric};
+pub use fault::{FaultKind, FaultRule};
+pub use net::NetSettings;
+pub use path::{Path, PathKind};
+pub use relay::Relay;
+pub use settings::{Checksum, SharedMemory, TransportInfo, TransportSettings};
+pub use shm::Bell;
+pub use trace::{TraceEvent, TraceLog, TraceRecord};
+pub use waiting::{WaitSettings, Waiter};

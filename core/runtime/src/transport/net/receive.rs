@@ -1,0 +1,207 @@
+//! The consumer's end of a network edge.
+
+use std::mem;
+
+use ccl_plugin_host::{Listener, MemoryKind, Mr, RecvComm, Request};
+
+use super::greeting::{GREETING_BYTES, agrees};
+use super::network::{Line, SlotShape};
+use super::slots::{HEADER_BYTES, Header, Slots};
+use crate::error::{Error, Result};
+use crate::transport::Slot;
+use crate::transport::edge::EdgeReceive;
+
+/// Slots that messages arrive in. `released ≤ posted ≤ released + slots`; the slots of messages
+/// `released..posted` are the network's, but for the filled one, which is the consumer's.
+pub(crate) struct NetReceive {
+    state: State,
+    shape: SlotShape,
+    released: u64,
+    filled: Option<Header>,
+    greeting: [u8; GREETING_BYTES],
+    line: Line,
+}
+
+enum State {
+    Listening(Listener, Vec<Link>),
+    Open(Link),
+    Broken(Error),
+}
+
+/// A connection, and the memory its receives are posted to.
+struct Link {
+    /// Before `slots`, so that the connection closes before its memory is freed.
+    comm: RecvComm,
+    mr: Mr,
+    slots: Slots,
+    /// By slot; while it has not greeted, only the first, for the greeting.
+    requests: Vec<Option<Request>>,
+    posted: u64,
+}
+
+impl NetReceive {
+    pub(super) fn new(line: Line, shape: SlotShape) -> Result<NetReceive> {
+        let listening = line.context.listen(line.device);
+        let (handle, listener) = listening.map_err(|e| line.error(&e, "listen for"))?;
+        line.relay.send(line.peer, line.topic, handle.0.to_vec())?;
+        let state = State::Listening(listener, Vec::new());
+        Ok(NetReceive { state, shape, released: 0, filled: None, greeting: line.greeting(&handle.0), line })
+    }
+
+    /// Accepts whoever connects; opens with the first that greets as the edge's sender does.
+    fn accept(&mut self) -> Result<()> {
+        let State::Listening(listener, strangers) = &mut self.state else { return Ok(()) };
+        let accepted = listener.poll().map_err(|e| self.line.error(&e, "accept a connection of"))?;
+        if let Some(comm) = accepted {
+            if strangers.len() == MOST_STRANGERS {
+                strangers.remove(0);
+            }
+            strangers.push(Link::new(comm, &self.line, self.shape)?);
+        }
+        let mut waiting = Vec::with_capacity(strangers.len());
+        for mut link in mem::take(strangers) {
+            match link.greeted(&self.greeting) {
+                Ok(true) => {
+                    self.state = State::Open(link);
+                    return Ok(());
+                }
+                Ok(false) => waiting.push(link),
+                Err(reason) => tracing::warn!(peer = self.line.peer.0, reason, "a connection is closed"),
+            }
+        }
+        *strangers = waiting;
+        Ok(())
+    }
+
+    /// Whether the next message is here.
+    fn look(&mut self) -> Result<Option<Header>> {
+        let State::Open(link) = &mut self.state else { return Ok(None) };
+        // What has arrived counts even if the peer has closed the connection since.
+        let posted = link.post_receives(self.released, &self.line);
+        let slot = link.slots.of(self.released);
+        let Some(request) = &mut link.requests[slot] else { return posted.map(|()| None) };
+        let arrived = link.comm.test(request).map_err(|e| self.line.error(&e, "receive from"))?;
+        let Some(arrived) = arrived else { return Ok(None) };
+        link.requests[slot] = None;
+        link.read(slot, arrived, self.released, &self.line).map(Some)
+    }
+
+    fn try_peek(&mut self) -> Result<()> {
+        self.accept()?;
+        self.filled = self.look()?;
+        Ok(())
+    }
+
+    /// The filled slot.
+    fn head(&self) -> Option<Slot> {
+        let (State::Open(link), Some(header)) = (&self.state, self.filled) else { return None };
+        let data = link.slots.payload(link.slots.of(self.released));
+        Some(Slot { data, bytes: header.bytes as usize, tag: header.tag })
+    }
+
+    /// Remembers an error: a broken connection stays broken.
+    fn keep<T>(&mut self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|error| self.state = State::Broken(error.clone()))
+    }
+}
+
+impl Link {
+    fn new(mut comm: RecvComm, line: &Line, shape: SlotShape) -> Result<Link> {
+        let slots = Slots::new(shape.slots, shape.slot_bytes)?;
+        let (start, bytes) = slots.whole();
+        let mr = comm.register(start.as_ptr(), bytes, MemoryKind::Host);
+        let mr = mr.map_err(|e| line.error(&e, "register memory for"))?;
+        Ok(Link { comm, mr, slots, requests: (0..shape.slots).map(|_| None).collect(), posted: 0 })
+    }
+
+    /// Whether the greeting came; a reason to close the connection if it is another, or none can.
+    fn greeted(&mut self, expected: &[u8; GREETING_BYTES]) -> Result<bool, String> {
+        let Some(request) = &mut self.requests[0] else {
+            self.requests[0] = self.receive(0, GREETING_BYTES).map_err(|e| e.to_string())?;
+            return Ok(false);
+        };
+        let Some(arrived) = self.comm.test(request).map_err(|e| e.to_string())? else { return Ok(false) };
+        self.requests[0] = None;
+        // SAFETY: the receive into slot 0 is done, so nobody else touches it.
+        let found = unsafe { self.slots.message(0).cast::<[u8; GREETING_BYTES]>().read() };
+        if arrived == GREETING_BYTES && agrees(&found, expected) {
+            return Ok(true);
+        }
+        Err("it did not greet as a rank of this communicator does".to_owned())
+    }
+
+    /// Posts a receive for every slot that is neither filled nor posted.
+    fn post_receives(&mut self, released: u64, line: &Line) -> Result<()> {
+        while self.posted < released + self.slots.count() {
+            let slot = self.slots.of(self.posted);
+            let request = self.receive(slot, self.slots.message_bytes());
+            let Some(request) = request.map_err(|e| line.error(&e, "receive from"))? else { break };
+            self.requests[slot] = Some(request);
+            self.posted += 1;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, slot: usize, bytes: usize) -> Result<Option<Request>, ccl_plugin_host::NetError> {
+        // SAFETY: the slot's message was released, or never arrived: it is the network's until its
+        // request is done. The memory outlives the connection, which is declared before it, and a
+        // slot's stride has room for a greeting whatever its payload.
+        unsafe { self.comm.recv(self.slots.message(slot).as_ptr(), bytes, 0, &self.mr) }
+    }
+
+    /// What arrived in a slot.
+    fn read(&self, slot: usize, arrived: usize, sequence: u64, line: &Line) -> Result<Header> {
+        if arrived < HEADER_BYTES {
+            return Err(
+                line.broken(format!("expected a message of at least {HEADER_BYTES} bytes, found {arrived}"))
+            );
+        }
+        // SAFETY: the receive into the slot is done.
+        let header = unsafe { self.slots.read_header(slot) };
+        if header.sequence != sequence || header.bytes as usize != arrived - HEADER_BYTES {
+            let bytes = arrived - HEADER_BYTES;
+            return Err(line.broken(format!(
+                "expected message {sequence} with {bytes} bytes of payload, found {} with {}",
+                header.sequence, header.bytes
+            )));
+        }
+        Ok(header)
+    }
+}
+
+impl EdgeReceive for NetReceive {
+    fn peek(&mut self) -> Result<Option<Slot>> {
+        if let State::Broken(error) = &self.state {
+            return Err(error.clone());
+        }
+        if self.filled.is_none() {
+            let peeked = self.try_peek();
+            self.keep(peeked)?;
+        }
+        Ok(self.head())
+    }
+
+    fn release(&mut self) -> Result<()> {
+        if self.filled.take().is_none() {
+            return Err(Error::bug("expected a peeked slot to be released, found none"));
+        }
+        self.released += 1;
+        if let State::Open(link) = &mut self.state {
+            // The peer may be done and gone; whoever wants more hears of it from `peek`.
+            let _ = link.post_receives(self.released, &self.line);
+        }
+        Ok(())
+    }
+
+    /// An edge that nobody waits on may break unnoticed: `peek` tells.
+    fn progress(&mut self) -> Result<()> {
+        if matches!(self.state, State::Listening(..)) {
+            let accepted = self.accept();
+            let _ = self.keep(accepted);
+        }
+        Ok(())
+    }
+}
+
+/// Connections that have not greeted yet; the oldest goes when one more comes.
+const MOST_STRANGERS: usize = 8;

@@ -1,0 +1,220 @@
+//! The producer's end of a network edge.
+
+use std::mem;
+use std::ptr::NonNull;
+
+use ccl_plugin_host::{Connecting, Handle, MemoryKind, Mr, NetError, Request, SendComm};
+
+use super::greeting::GREETING_BYTES;
+use super::network::{Line, SlotShape};
+use super::slots::{HEADER_BYTES, Header, Slots};
+use crate::error::{Error, Result};
+use crate::transport::edge::EdgeSend;
+
+/// An edge from this rank over a network.
+pub(crate) struct NetSend {
+    /// Before `window`, so that the connection closes before its memory is freed.
+    state: State,
+    window: Window,
+    acquired: Option<usize>,
+    line: Line,
+}
+
+/// Slots that become messages. `completed ≤ sent ≤ posted ≤ completed + slots`; the slots of
+/// messages `completed..posted` are the network's, the others the producer's.
+struct Window {
+    slots: Slots,
+    /// By slot: requests of messages `completed..sent`.
+    requests: Vec<Option<Request>>,
+    completed: u64,
+    sent: u64,
+    posted: u64,
+}
+
+enum State {
+    /// For the receiver's handle.
+    Waiting,
+    Connecting(Connecting, [u8; GREETING_BYTES]),
+    /// The greeting lies in the spare slot; `None` while the network does not take it.
+    Greeting(Link, Option<Request>),
+    Open(Link),
+    Broken(Error),
+}
+
+struct Link {
+    comm: SendComm,
+    mr: Mr,
+}
+
+impl NetSend {
+    pub(super) fn new(line: Line, shape: SlotShape) -> Result<NetSend> {
+        let slots = Slots::new(shape.slots, shape.slot_bytes)?;
+        let requests = (0..shape.slots).map(|_| None).collect();
+        let window = Window { slots, requests, completed: 0, sent: 0, posted: 0 };
+        Ok(NetSend { state: State::Waiting, window, acquired: None, line })
+    }
+
+    /// Messages wait in their slots until the connection is open: a program that sends before it
+    /// receives must not wait for a peer that does the same.
+    fn has_credit(&self) -> bool {
+        !matches!(self.state, State::Broken(_)) && self.window.has_room()
+    }
+
+    /// Goes from waiting to open as far as it can.
+    fn connect(&mut self) -> Result<()> {
+        let state = mem::replace(&mut self.state, State::Waiting);
+        self.state = match self.next_state(state) {
+            Ok(state) => state,
+            Err(error) => State::Broken(error),
+        };
+        self.unbroken()
+    }
+
+    fn next_state(&mut self, state: State) -> Result<State> {
+        match state {
+            State::Waiting => self.begin(),
+            State::Connecting(mut connecting, greeting) => {
+                let polled = connecting.poll().map_err(|e| self.line.error(&e, "connect to"))?;
+                polled.map_or(Ok(State::Connecting(connecting, greeting)), |comm| self.greet(comm, greeting))
+            }
+            State::Greeting(mut link, None) => {
+                let request = self.window.send(&mut link, self.window.slots.spare(), GREETING_BYTES);
+                Ok(State::Greeting(link, request.map_err(|e| self.line.error(&e, "greet"))?))
+            }
+            State::Greeting(mut link, Some(mut request)) => {
+                let done = link.comm.test(&mut request).map_err(|e| self.line.error(&e, "greet"))?;
+                Ok(if done.is_some() { State::Open(link) } else { State::Greeting(link, Some(request)) })
+            }
+            State::Open(_) | State::Broken(_) => Ok(state),
+        }
+    }
+
+    /// Connects once the handle is here.
+    fn begin(&self) -> Result<State> {
+        let Some(bytes) = self.line.relay.try_take(self.line.peer, self.line.topic) else {
+            return Ok(State::Waiting);
+        };
+        let handle = <[u8; _]>::try_from(&bytes[..]).map_err(|_| {
+            self.line.broken(format!("expected a network handle, found {} bytes", bytes.len()))
+        })?;
+        let connecting = self.line.context.connect(self.line.device, Handle(handle));
+        let connecting = connecting.map_err(|e| self.line.error(&e, "connect to"))?;
+        Ok(State::Connecting(connecting, self.line.greeting(&bytes)))
+    }
+
+    fn greet(&mut self, mut comm: SendComm, greeting: [u8; GREETING_BYTES]) -> Result<State> {
+        let (start, bytes) = self.window.slots.whole();
+        let mr = comm.register(start.as_ptr(), bytes, MemoryKind::Host);
+        let mr = mr.map_err(|e| self.line.error(&e, "register memory for"))?;
+        let spare = self.window.slots.message(self.window.slots.spare());
+        // SAFETY: no message uses the spare slot; a slot's stride has room for a greeting whatever
+        // its payload.
+        unsafe { spare.cast().write(greeting) };
+        Ok(State::Greeting(Link { comm, mr }, None))
+    }
+
+    /// Sends what is posted and reaps what is done.
+    fn pump(&mut self) -> Result<()> {
+        let State::Open(link) = &mut self.state else { return Ok(()) };
+        if let Err(error) = self.window.send_posted(link).and_then(|()| self.window.reap(link)) {
+            self.state = State::Broken(self.line.error(&error, "send to"));
+        }
+        self.unbroken()
+    }
+
+    fn unbroken(&self) -> Result<()> {
+        match &self.state {
+            State::Broken(error) => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Window {
+    fn has_room(&self) -> bool {
+        self.posted - self.completed < self.slots.count()
+    }
+
+    /// Where the next message's payload goes.
+    fn payload(&self) -> NonNull<u8> {
+        self.slots.payload(self.slots.of(self.posted))
+    }
+
+    fn post(&mut self, bytes: usize, tag: u32) {
+        let header = Header { tag, bytes: bytes as u32, sequence: self.posted };
+        // SAFETY: the caller has seen room, so no request is pending on the slot.
+        unsafe { self.slots.write_header(self.slots.of(self.posted), header) };
+        self.posted += 1;
+    }
+
+    fn send_posted(&mut self, link: &mut Link) -> Result<(), NetError> {
+        while self.sent < self.posted {
+            let slot = self.slots.of(self.sent);
+            // SAFETY: the message is posted but not sent: no request is pending on its slot.
+            let bytes = HEADER_BYTES + unsafe { self.slots.read_header(slot) }.bytes as usize;
+            let Some(request) = self.send(link, slot, bytes)? else { break };
+            self.requests[slot] = Some(request);
+            self.sent += 1;
+        }
+        Ok(())
+    }
+
+    fn reap(&mut self, link: &mut Link) -> Result<(), NetError> {
+        while self.completed < self.sent {
+            let slot = self.slots.of(self.completed);
+            if let Some(request) = &mut self.requests[slot]
+                && link.comm.test(request)?.is_none()
+            {
+                break;
+            }
+            self.requests[slot] = None;
+            self.completed += 1;
+        }
+        Ok(())
+    }
+
+    /// Hands the message of a slot to the network; `None`: not now.
+    fn send(&self, link: &mut Link, slot: usize, bytes: usize) -> Result<Option<Request>, NetError> {
+        let message = self.slots.message(slot).as_ptr();
+        // SAFETY: the slot is the network's until its request is done (see the type's text), and
+        // the memory outlives the connection, which is declared before it.
+        unsafe { link.comm.send(message, bytes, 0, &link.mr) }
+    }
+}
+
+impl EdgeSend for NetSend {
+    fn acquire(&mut self, bytes: usize) -> Result<Option<NonNull<u8>>> {
+        let most = self.window.slots.capacity_bytes();
+        if bytes > most {
+            return Err(Error::bug(format!("expected at most {most} bytes for a slot, found {bytes}")));
+        }
+        if !self.has_credit() {
+            self.progress()?;
+        }
+        self.acquired = self.has_credit().then_some(bytes);
+        Ok(self.acquired.map(|_| self.window.payload()))
+    }
+
+    fn post(&mut self, bytes: usize, tag: u32) -> Result<()> {
+        if self.acquired.take().is_none_or(|acquired| bytes > acquired) {
+            return Err(Error::bug(format!(
+                "expected at most the bytes acquired to be posted, found {bytes}"
+            )));
+        }
+        self.window.post(bytes, tag);
+        self.pump()
+    }
+
+    fn progress(&mut self) -> Result<()> {
+        match &self.state {
+            State::Open(_) if self.idle() => Ok(()),
+            State::Open(_) => self.pump(),
+            State::Broken(error) => Err(error.clone()),
+            _ => self.connect(),
+        }
+    }
+
+    fn idle(&self) -> bool {
+        self.window.completed == self.window.posted || matches!(self.state, State::Broken(_))
+    }
+}

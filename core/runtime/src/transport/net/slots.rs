@@ -1,0 +1,132 @@
+//! The staging memory of a network edge: for each slot a message, header and payload in one piece.
+
+use std::ptr::NonNull;
+
+use crate::error::Result;
+use crate::memory::Staging;
+
+/// Slots of one end. Whether a slot's bytes may be touched is the ends' business.
+#[derive(Debug)]
+pub(super) struct Slots {
+    staging: Staging,
+    count: usize,
+    capacity_bytes: usize,
+}
+
+/// What goes before a payload on the wire, 16 bytes, little-endian.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Header {
+    pub(super) tag: u32,
+    pub(super) bytes: u32,
+    pub(super) sequence: u64,
+}
+
+impl Slots {
+    pub(super) fn new(count: usize, capacity_bytes: usize) -> Result<Slots> {
+        let stride = Slots::stride_of(capacity_bytes);
+        Ok(Slots { staging: Staging::new((count + 1) * stride)?, count, capacity_bytes })
+    }
+
+    /// The slot of a message.
+    #[inline]
+    pub(super) fn of(&self, sequence: u64) -> usize {
+        (sequence % self.count as u64) as usize
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.count as u64
+    }
+
+    /// One slot more than there are messages, for what opens a connection.
+    pub(super) fn spare(&self) -> usize {
+        self.count
+    }
+
+    /// Most payload bytes of a slot.
+    pub(super) fn capacity_bytes(&self) -> usize {
+        self.capacity_bytes
+    }
+
+    /// Most bytes of a message.
+    pub(super) fn message_bytes(&self) -> usize {
+        HEADER_BYTES + self.capacity_bytes
+    }
+
+    /// All of it, for registration.
+    pub(super) fn whole(&self) -> (NonNull<u8>, usize) {
+        (self.staging.at(0), self.staging.bytes())
+    }
+
+    /// Where a slot's message begins.
+    #[inline]
+    pub(super) fn message(&self, slot: usize) -> NonNull<u8> {
+        self.staging.at(slot * Slots::stride_of(self.capacity_bytes) + LINE_BYTES - HEADER_BYTES)
+    }
+
+    /// Where a slot's payload begins: on a cache line.
+    #[inline]
+    pub(super) fn payload(&self, slot: usize) -> NonNull<u8> {
+        self.staging.at(slot * Slots::stride_of(self.capacity_bytes) + LINE_BYTES)
+    }
+
+    /// # Safety
+    ///
+    /// No request is pending on the slot.
+    pub(super) unsafe fn write_header(&self, slot: usize, header: Header) {
+        // SAFETY: sixteen bytes before the payload, inside the slot, ours by the caller's promise.
+        unsafe { self.message(slot).cast().write_unaligned(header.to_bytes()) };
+    }
+
+    /// # Safety
+    ///
+    /// No request is pending on the slot.
+    pub(super) unsafe fn read_header(&self, slot: usize) -> Header {
+        // SAFETY: as in `write_header`; any bytes are valid.
+        Header::from_bytes(unsafe { self.message(slot).cast().read_unaligned() })
+    }
+
+    fn stride_of(capacity_bytes: usize) -> usize {
+        LINE_BYTES + capacity_bytes.next_multiple_of(LINE_BYTES)
+    }
+}
+
+impl Header {
+    fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let words = u128::from(self.tag) | u128::from(self.bytes) << 32 | u128::from(self.sequence) << 64;
+        words.to_le_bytes()
+    }
+
+    fn from_bytes(bytes: [u8; HEADER_BYTES]) -> Header {
+        let words = u128::from_le_bytes(bytes);
+        Header { tag: words as u32, bytes: (words >> 32) as u32, sequence: (words >> 64) as u64 }
+    }
+}
+
+pub(super) const HEADER_BYTES: usize = 16;
+const LINE_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_the_wire() {
+        let header = Header { tag: 0xdead_beef, bytes: 77, sequence: 1 << 40 };
+        assert_eq!(Header::from_bytes(header.to_bytes()), header);
+        assert_eq!(header.to_bytes()[..4], 0xdead_beef_u32.to_le_bytes());
+    }
+
+    #[test]
+    fn messages_do_not_overlap_and_payloads_are_aligned() {
+        for capacity in [1, 63, 64, 1000] {
+            let slots = Slots::new(3, capacity).unwrap();
+            for slot in 0..=slots.spare() {
+                let (message, payload) = (slots.message(slot).addr().get(), slots.payload(slot).addr().get());
+                assert_eq!((payload % 64, payload - message), (0, HEADER_BYTES));
+                let next = slots.whole().0.addr().get() + slots.whole().1;
+                let next = if slot < 3 { slots.message(slot + 1).addr().get() } else { next };
+                assert!(message + slots.message_bytes() <= next);
+            }
+        }
+    }
+}

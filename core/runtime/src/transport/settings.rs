@@ -1,0 +1,125 @@
+//! What a fabric is told, and what it tells its peers.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::waiting::WaitSettings;
+use super::{FaultRule, NetSettings, TraceLog};
+use crate::error::{Error, Result};
+use crate::memory::Backing;
+
+/// Settings of one rank's fabric. `channels`, `tags`, `slots`, `slot_bytes`, `secret`,
+/// `checksum` and the network's plugin must be equal on all ranks.
+#[derive(Clone, Debug)]
+pub struct TransportSettings {
+    /// Channels that edges may belong to.
+    pub channels: u16,
+    /// Edges from one rank to another within a channel.
+    pub tags: u8,
+    /// Slots of an edge.
+    pub slots: usize,
+    /// Most payload bytes of a slot.
+    pub slot_bytes: usize,
+    /// Whether ranks of one host share memory.
+    pub shared_memory: SharedMemory,
+    /// What shared memory is made of.
+    pub backing: Backing,
+    /// Which host this is; `None`: ask the system. Ranks with different hosts never share memory.
+    pub host: Option<String>,
+    /// The communicator's secret.
+    pub secret: [u8; 32],
+    /// How to wait.
+    pub wait: WaitSettings,
+    /// Whether messages carry a checksum.
+    pub checksum: Checksum,
+    /// Faults on purpose.
+    pub faults: Vec<FaultRule>,
+    /// Where to record every message.
+    pub trace: Option<Arc<TraceLog>>,
+    /// The network, for peers whose memory cannot be mapped.
+    pub net: NetSettings,
+}
+
+/// Whether messages carry a checksum (`CCL_CHECKSUM`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Checksum {
+    /// No.
+    #[default]
+    Off,
+    /// Eight bytes more for each: a CRC-32 and the sequence. Damage is an error that names the edge.
+    Crc32,
+}
+
+/// Whether ranks of one host share memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SharedMemory {
+    /// Wherever it works.
+    #[default]
+    Use,
+    /// Never (`CCL_SHM_DISABLE`), except to reach oneself.
+    Avoid,
+}
+
+/// What a rank's peers must know to reach it; goes into the join information.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TransportInfo {
+    /// Which host it is on.
+    pub host: String,
+    /// The host's name, for people.
+    pub host_name: String,
+    /// Its process, as it sees itself.
+    pub process: u32,
+    /// The namespace in which that number holds.
+    pub process_namespace: u64,
+    /// The name of its Unix socket, if it could bind one.
+    pub mailbox: Option<String>,
+    /// Its memory's descriptor.
+    pub descriptor: i32,
+    /// The random bytes its memory begins with.
+    pub nonce: [u8; 32],
+    /// Whether it would share memory.
+    pub shares_memory: bool,
+}
+
+impl TransportSettings {
+    /// Refuses shapes that no layout can have.
+    pub(super) fn check(&self) -> Result<()> {
+        let shape = [usize::from(self.channels), usize::from(self.tags), self.slots, self.slot_bytes];
+        if shape.contains(&0) {
+            let cause = format!("expected at least one channel, tag, slot and byte, found {shape:?}");
+            return Err(Error::usage(cause, "correct the settings of channels, slots and slot size"));
+        }
+        if self.slot_bytes > MOST_SLOT_BYTES || self.slots > MOST_SLOTS {
+            let cause = format!(
+                "expected at most {MOST_SLOTS} slots of {MOST_SLOT_BYTES} bytes, found {} of {}",
+                self.slots, self.slot_bytes
+            );
+            return Err(Error::usage(cause, "make slots fewer or smaller"));
+        }
+        Ok(())
+    }
+}
+
+impl Default for TransportSettings {
+    fn default() -> TransportSettings {
+        TransportSettings {
+            channels: 1,
+            tags: 1,
+            slots: 8,
+            slot_bytes: 64 << 10,
+            shared_memory: SharedMemory::Use,
+            backing: Backing::Anonymous,
+            host: None,
+            secret: [0; 32],
+            wait: WaitSettings::default(),
+            checksum: Checksum::Off,
+            faults: Vec::new(),
+            trace: None,
+            net: NetSettings::default(),
+        }
+    }
+}
+
+const MOST_SLOT_BYTES: usize = 1 << 30;
+const MOST_SLOTS: usize = 1 << 16;

@@ -1,0 +1,282 @@
+//! Where everything lies in a region: a pure function of a few numbers that all ranks agree on.
+//!
+//! ```text
+//! header       magic, digest, nonce; the bell; one probe word for each local rank
+//! control      for each edge: the head line, then one line for each slot
+//! payload      for each edge: slots × stride bytes, on page boundaries
+//! ```
+//!
+//! Control lines lie together, so that small messages touch few pages; pages of edges that are never
+//! used are never touched and cost nothing.
+
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use ccl_plan::Channel;
+
+use super::bell::BellLine;
+use crate::memory::Mapping;
+
+/// The shape of every region of one communicator on one host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    /// Ranks of this host that may share memory.
+    pub(crate) locals: usize,
+    pub(crate) channels: usize,
+    pub(crate) tags: usize,
+    pub(crate) slots: usize,
+    /// Most payload bytes of one slot.
+    pub(crate) slot_bytes: usize,
+}
+
+/// A mapped region, one's own or a peer's.
+#[derive(Debug)]
+pub(crate) struct Region {
+    mapping: Mapping,
+    layout: Layout,
+}
+
+#[repr(C)]
+struct Header {
+    /// [`MAGIC`] once the rest of this block is written.
+    magic: AtomicU64,
+    digest: AtomicU64,
+    nonce: [AtomicU64; 4],
+    bell: BellLine,
+}
+
+/// An edge's first line: written by its consumer alone.
+#[repr(C, align(128))]
+pub(super) struct HeadLine {
+    pub(super) head: AtomicU64,
+}
+
+/// A slot's line: written by the producer alone.
+#[repr(C, align(64))]
+pub(super) struct SlotLine {
+    pub(super) sequence: AtomicU64,
+    pub(super) tag: AtomicU32,
+    /// Payload bytes; [`super::edge::IN_LINE`] is set when they are in `payload`.
+    pub(super) bytes: AtomicU32,
+    pub(super) payload: UnsafeCell<[u8; super::INLINE_BYTES]>,
+}
+
+/// An edge's place in a region.
+#[derive(Clone, Copy)]
+pub(super) struct EdgePlace {
+    pub(super) head: NonNull<HeadLine>,
+    pub(super) lines: NonNull<SlotLine>,
+    pub(super) payload: NonNull<u8>,
+    /// Bytes from one slot's payload to the next.
+    pub(super) stride: usize,
+}
+
+impl Layout {
+    /// Bytes of a region.
+    pub(crate) fn bytes(&self) -> usize {
+        self.payload_start() + self.edges() * self.payload_bytes()
+    }
+
+    /// Differs for layouts that differ.
+    pub(crate) fn digest(&self) -> u64 {
+        let numbers = [self.locals, self.channels, self.tags, self.slots, self.slot_bytes];
+        let hash = blake3::hash(&numbers.map(|number| (number as u64).to_le_bytes()).concat());
+        hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn edges(&self) -> usize {
+        self.locals * self.channels * self.tags
+    }
+
+    fn probe_start(&self) -> usize {
+        size_of::<Header>().next_multiple_of(64)
+    }
+
+    fn control_start(&self) -> usize {
+        (self.probe_start() + self.locals * 8).next_multiple_of(PAGE_BYTES)
+    }
+
+    fn control_bytes(&self) -> usize {
+        (size_of::<HeadLine>() + self.slots * size_of::<SlotLine>()).next_multiple_of(align_of::<HeadLine>())
+    }
+
+    fn payload_start(&self) -> usize {
+        (self.control_start() + self.edges() * self.control_bytes()).next_multiple_of(PAGE_BYTES)
+    }
+
+    fn stride(&self) -> usize {
+        self.slot_bytes.next_multiple_of(64)
+    }
+
+    fn payload_bytes(&self) -> usize {
+        (self.slots * self.stride()).next_multiple_of(PAGE_BYTES)
+    }
+}
+
+impl Region {
+    /// A region over a mapping of `layout.bytes()` bytes.
+    pub(crate) fn new(mapping: Mapping, layout: Layout) -> Region {
+        assert_eq!(mapping.bytes(), layout.bytes(), "a region is mapped in the size of its layout");
+        Region { mapping, layout }
+    }
+
+    /// Writes the header of a fresh region.
+    pub(crate) fn sign(&self, nonce: &[u8; 32]) {
+        let header = self.header();
+        header.digest.store(self.layout.digest(), Ordering::Relaxed);
+        for (word, value) in header.nonce.iter().zip(words(nonce)) {
+            word.store(value, Ordering::Relaxed);
+        }
+        // Release pairs with the load in `check`.
+        header.magic.store(MAGIC, Ordering::Release);
+    }
+
+    /// Whether the header is its rank's: `None` while unsigned, else whether nonce and layout agree.
+    pub(crate) fn check(&self, nonce: &[u8; 32]) -> Option<Result<(), String>> {
+        let header = self.header();
+        // Acquire pairs with the store in `sign`.
+        if header.magic.load(Ordering::Acquire) != MAGIC {
+            return None;
+        }
+        let found = header.nonce.each_ref().map(|word| word.load(Ordering::Relaxed));
+        if found != words(nonce) {
+            return Some(Err("its memory does not show the nonce it announced".to_owned()));
+        }
+        if header.digest.load(Ordering::Relaxed) != self.layout.digest() {
+            return Some(Err("its memory is laid out with other settings".to_owned()));
+        }
+        Some(Ok(()))
+    }
+
+    /// The probe word that local rank `writer` writes.
+    pub(crate) fn probe(&self, writer: usize) -> &AtomicU64 {
+        assert!(writer < self.layout.locals, "the writer is one of the host's ranks");
+        let word = self.mapping.at(self.layout.probe_start() + writer * 8).cast();
+        // SAFETY: the word lies in the header block, aligned, is only ever used as an atomic, and
+        // lives as long as the mapping that `self` owns.
+        unsafe { word.as_ref() }
+    }
+
+    pub(super) fn bell(&self) -> &BellLine {
+        &self.header().bell
+    }
+
+    /// Where the edge from local rank `source` lies; `None` outside the layout.
+    pub(super) fn edge(&self, source: usize, channel: Channel, tag: u8) -> Option<EdgePlace> {
+        let layout = &self.layout;
+        let (channel, tag) = (channel.index(), usize::from(tag));
+        if source >= layout.locals || channel >= layout.channels || tag >= layout.tags {
+            return None;
+        }
+        let index = (source * layout.channels + channel) * layout.tags + tag;
+        let control = layout.control_start() + index * layout.control_bytes();
+        Some(EdgePlace {
+            head: self.mapping.at(control).cast(),
+            lines: self.mapping.at(control + size_of::<HeadLine>()).cast(),
+            payload: self.mapping.at(layout.payload_start() + index * layout.payload_bytes()),
+            stride: layout.stride(),
+        })
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping starts on a page boundary, is longer than the header, lives as long
+        // as `self`, and every field is atomic and valid for any bits.
+        unsafe { self.mapping.at(0).cast().as_ref() }
+    }
+
+    /// A signed region of its own, with `locals` ranks.
+    #[cfg(test)]
+    pub(super) fn for_tests(locals: usize) -> Region {
+        Region::of_layout(Layout { locals, channels: 1, tags: 1, slots: 2, slot_bytes: 256 })
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_layout(layout: Layout) -> Region {
+        let file = crate::memory::MemoryFile::create(crate::memory::Backing::Anonymous).unwrap();
+        file.fix_size(layout.bytes()).unwrap();
+        let region = Region::new(file.map(layout.bytes()).unwrap(), layout);
+        region.sign(&[1; 32]);
+        region
+    }
+}
+
+fn words(nonce: &[u8; 32]) -> [u64; 4] {
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(nonce.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    words
+}
+
+const PAGE_BYTES: usize = 4096;
+const MAGIC: u64 = u64::from_le_bytes(*b"cclshm01");
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::*;
+
+    /// Every range of a region that somebody writes.
+    fn ranges(region: &Region) -> Vec<Range<usize>> {
+        let layout = *region.layout();
+        let base = region.mapping.at(0).addr().get();
+        let mut ranges = Vec::new();
+        ranges.push(0..size_of::<Header>());
+        for local in 0..layout.locals {
+            let probe = std::ptr::from_ref(region.probe(local)).addr() - base;
+            ranges.push(probe..probe + 8);
+            for channel in 0..layout.channels {
+                for tag in 0..layout.tags {
+                    let place = region.edge(local, Channel(channel as u16), tag as u8).unwrap();
+                    let offset = |address: NonNull<u8>| address.addr().get() - base;
+                    let (head, lines) = (offset(place.head.cast()), offset(place.lines.cast()));
+                    ranges.push(head..head + size_of::<HeadLine>());
+                    ranges.push(lines..lines + layout.slots * size_of::<SlotLine>());
+                    let payload = offset(place.payload);
+                    ranges.push(payload..payload + (layout.slots - 1) * place.stride + layout.slot_bytes);
+                    assert_eq!((head % 128, lines % 64, payload % PAGE_BYTES), (0, 0, 0));
+                }
+            }
+        }
+        ranges
+    }
+
+    #[test]
+    fn nothing_overlaps_and_all_lies_inside() {
+        for (locals, channels, tags, slots, slot_bytes) in
+            [(1, 1, 1, 1, 1), (3, 2, 2, 8, 4096), (5, 1, 3, 2, 1000), (600, 1, 1, 1, 64)]
+        {
+            let region = Region::of_layout(Layout { locals, channels, tags, slots, slot_bytes });
+            let mut ranges = ranges(&region);
+            ranges.sort_by_key(|range| range.start);
+            assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            assert!(ranges.last().unwrap().end <= region.layout.bytes());
+        }
+    }
+
+    #[test]
+    fn a_slot_line_is_one_cache_line() {
+        assert_eq!(size_of::<SlotLine>(), 64);
+    }
+
+    #[test]
+    fn a_region_shows_its_nonce_and_layout() {
+        let region = Region::for_tests(2);
+        assert_eq!(region.check(&[1; 32]), Some(Ok(())));
+        assert!(region.check(&[2; 32]).unwrap().unwrap_err().contains("nonce"));
+    }
+
+    #[test]
+    fn an_edge_outside_the_layout_is_none() {
+        let region = Region::for_tests(2);
+        assert!(region.edge(2, Channel(0), 0).is_none());
+        assert!(region.edge(0, Channel(1), 0).is_none());
+        assert!(region.edge(0, Channel(0), 1).is_none());
+    }
+}

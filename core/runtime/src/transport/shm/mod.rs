@@ -1,0 +1,15 @@
+//! Edges through memory that both ranks map.
+//!
+//! An edge lives in its *receiver's* region. One slot costs one cache line when the payload is small:
+//! the line carries the payload, its tag and the flag that publishes it.
+
+mod bell;
+mod edge;
+mod layout;
+mod neighbours;
+mod ring;
+
+pub use bell::Bell;
+pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend};
+pub(crate) use layout::Layout;
+pub(crate) use neighbours::{Neighbours, Own};

@@ -1,0 +1,172 @@
+//! The ranks of this host: whose memory is mapped, and the proof that it is theirs.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ccl_plan::Rank;
+
+use super::layout::{Layout, Region};
+use crate::error::{Error, Result};
+use crate::memory::{Exchange, Mailbox, Mapping, MemoryFile, Neighbour};
+
+/// One rank's region, and its peers' as far as they can be mapped.
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    own: Arc<Region>,
+    /// All ranks of the host that may share memory, this one included, in order.
+    ranks: Vec<Rank>,
+    me: usize,
+    regions: Vec<Reachable>,
+    secret: [u8; 32],
+}
+
+/// A peer's region, or why it is not mapped.
+pub(crate) type Reachable = Result<Arc<Region>, String>;
+
+/// What a rank brings to the exchange.
+pub(crate) struct Own<'a> {
+    pub(crate) file: &'a MemoryFile,
+    pub(crate) mailbox: Option<&'a Mailbox>,
+    pub(crate) secret: [u8; 32],
+}
+
+impl Neighbours {
+    /// Gives `own`'s file its size, exchanges descriptors with `all` (the ranks of this host, this one
+    /// at `me` included) and maps what comes by `deadline`; then writes a probe into each peer's region.
+    ///
+    /// Errors: only one's own memory's, and those of `check`, which is called now and then.
+    pub(crate) fn connect(
+        own: &Own<'_>,
+        layout: Layout,
+        all: &[Neighbour],
+        me: usize,
+        deadline: Instant,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<Neighbours> {
+        own.file.fix_size(layout.bytes())?;
+        let region = Arc::new(Region::new(own.file.map(layout.bytes())?, layout));
+        region.sign(&all[me].nonce);
+        let others = all.iter().filter(|peer| peer.rank != all[me].rank).cloned().collect();
+        let exchange = Exchange::new(all[me].clone(), own.secret, own.mailbox, own.file.as_fd(), others);
+        let mut regions: Vec<Reachable> = all.iter().map(|_| Ok(Arc::clone(&region))).collect();
+        for (rank, parcel) in exchange.run(deadline, check)? {
+            if let Some(local) = all.iter().position(|peer| peer.rank == rank) {
+                regions[local] = parcel
+                    .and_then(|descriptor| map(&descriptor, layout, &all[local].nonce, deadline, check))
+                    .map(Arc::new);
+            }
+        }
+        let ranks = all.iter().map(|peer| peer.rank).collect();
+        let neighbours = Neighbours { own: region, ranks, me, regions, secret: own.secret };
+        neighbours.write_probes();
+        Ok(neighbours)
+    }
+
+    /// This rank's region.
+    pub(crate) fn own(&self) -> &Arc<Region> {
+        &self.own
+    }
+
+    /// This rank's place among the host's.
+    pub(crate) fn me(&self) -> usize {
+        self.me
+    }
+
+    /// A peer's place among the host's ranks and its region, if that is mapped.
+    pub(crate) fn reachable(&self, peer: Rank) -> Option<(usize, &Arc<Region>)> {
+        let local = self.local(peer)?;
+        self.regions[local].as_ref().ok().map(|region| (local, region))
+    }
+
+    /// `None`: the peer is no candidate; else why its region is not mapped, if it is not.
+    pub(crate) fn refusal(&self, peer: Rank) -> Option<Option<&str>> {
+        Some(self.regions[self.local(peer)?].as_ref().err().map(String::as_str))
+    }
+
+    /// All candidates whose region is not mapped, and why.
+    pub(crate) fn refused(&self) -> Vec<(u32, String)> {
+        let all = self.ranks.iter().zip(&self.regions);
+        all.filter_map(|(rank, region)| Some((rank.0, region.as_ref().err()?.clone()))).collect()
+    }
+
+    /// Drops what was mapped of a peer.
+    pub(crate) fn refuse(&mut self, peer: Rank, reason: String) {
+        if let Some(local) = self.local(peer) {
+            self.regions[local] = Err(reason);
+        }
+    }
+
+    /// Whether the probes of all mapped peers have arrived in this rank's region. Ask after a barrier.
+    pub(crate) fn check_probes(&self) -> Result<()> {
+        let mapped = (0..self.ranks.len()).filter(|local| self.regions[*local].is_ok());
+        mapped.into_iter().try_for_each(|local| self.check_probe(local))
+    }
+
+    fn local(&self, rank: Rank) -> Option<usize> {
+        self.ranks.binary_search(&rank).ok()
+    }
+
+    fn check_probe(&self, local: usize) -> Result<()> {
+        let expected = self.probe(local, self.me);
+        // Acquire pairs with the store in `write_probes`; the barrier between is the real order.
+        let found = self.own.probe(local).load(Ordering::Acquire);
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::new(
+            crate::Fault::System { errno: None },
+            format!(
+                "expected the probe {expected:#x} in memory shared with a rank of this host, found {found:#x}"
+            ),
+            "memory shared between these processes does not work here: set CCL_SHM_DISABLE=1",
+        )
+        .with_peer(self.ranks[local]))
+    }
+
+    fn write_probes(&self) {
+        for (local, region) in self.regions.iter().enumerate() {
+            if let Ok(region) = region {
+                region.probe(self.me).store(self.probe(self.me, local), Ordering::Release);
+            }
+        }
+    }
+
+    /// What `from` writes into `to`'s region.
+    fn probe(&self, from: usize, to: usize) -> u64 {
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+        hasher.update(b"ccl memory probe");
+        hasher.update(&self.ranks[from].0.to_le_bytes());
+        hasher.update(&self.ranks[to].0.to_le_bytes());
+        hasher.finalize().as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+/// Maps a peer's region once its owner has sized and signed it.
+fn map(
+    descriptor: &OwnedFd,
+    layout: Layout,
+    nonce: &[u8; 32],
+    deadline: Instant,
+    check: &dyn Fn() -> Result<()>,
+) -> Result<Region, String> {
+    loop {
+        if let Some(region) = map_if_ready(descriptor, layout, nonce)? {
+            return Ok(region);
+        }
+        if Instant::now() >= deadline {
+            return Err("its memory was not ready in time".to_owned());
+        }
+        check().map_err(|error| error.to_string())?;
+        std::thread::sleep(PAUSE);
+    }
+}
+
+fn map_if_ready(descriptor: &OwnedFd, layout: Layout, nonce: &[u8; 32]) -> Result<Option<Region>, String> {
+    let Some(mapping) = Mapping::try_of_peer(descriptor.as_fd(), layout.bytes())? else { return Ok(None) };
+    let region = Region::new(mapping, layout);
+    Ok(region.check(nonce).transpose()?.map(|()| region))
+}
+
+const PAUSE: Duration = Duration::from_micros(100);

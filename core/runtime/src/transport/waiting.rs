@@ -1,0 +1,210 @@
+//! How to wait: spin, then yield, then sleep.
+//!
+//! Spinning notices a message within nanoseconds and costs a core. Yielding lets another rank run
+//! when there are more ranks than cores, and costs a core otherwise. Sleeping costs nothing, and
+//! tens of microseconds to wake up. A [`Waiter`] goes through all three.
+
+use std::time::{Duration, Instant};
+
+use super::shm::Bell;
+
+/// When to go from spinning to yielding to sleeping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaitSettings {
+    /// Spin this long,
+    pub spin: Duration,
+    /// then yield the core in a loop this long,
+    pub yielding: Duration,
+    /// then sleep, this long at first and each time twice as long,
+    pub first_sleep: Duration,
+    /// up to this long.
+    pub longest_sleep: Duration,
+}
+
+/// One wait: made when an operation finds nothing to do, paused on every fruitless poll.
+///
+/// Cheap to make: no system call, no allocation, no look at the clock.
+#[derive(Debug)]
+pub struct Waiter {
+    settings: WaitSettings,
+    /// Spins until the clock is read next.
+    spins: u32,
+    /// When the clock was first read; `None` before.
+    since: Option<Instant>,
+    next_sleep: Duration,
+    armed: Option<(Bell, u32)>,
+}
+
+impl WaitSettings {
+    /// These settings where `ranks` ranks share `cores` cores: with more ranks than cores spinning
+    /// only keeps a peer from running, so there is next to none.
+    #[must_use]
+    pub fn on_host(self, ranks: usize, cores: usize) -> WaitSettings {
+        if ranks <= cores {
+            return self;
+        }
+        WaitSettings { spin: self.spin.min(CROWDED_SPIN), ..self }
+    }
+
+    /// These settings where messages may come from a network, which rings no bell.
+    #[must_use]
+    pub fn with_network(self) -> WaitSettings {
+        WaitSettings { longest_sleep: self.longest_sleep.min(NETWORK_SLEEP), ..self }
+    }
+
+    /// Spins between looks at the clock.
+    #[inline]
+    fn spins(&self) -> u32 {
+        if self.spin <= CROWDED_SPIN { FEW_SPINS } else { SPINS }
+    }
+}
+
+impl Default for WaitSettings {
+    fn default() -> WaitSettings {
+        WaitSettings {
+            spin: Duration::from_micros(50),
+            yielding: Duration::from_micros(200),
+            first_sleep: Duration::from_micros(50),
+            longest_sleep: Duration::from_millis(1),
+        }
+    }
+}
+
+impl Waiter {
+    /// A wait that has not begun.
+    #[inline]
+    pub fn new(settings: &WaitSettings) -> Waiter {
+        Waiter {
+            settings: *settings,
+            spins: settings.spins(),
+            since: None,
+            next_sleep: settings.first_sleep,
+            armed: None,
+        }
+    }
+
+    /// Waits a little. Called after each poll that found nothing; with a bell, sleeps end when it
+    /// rings. Returns early or late: the caller polls again.
+    #[inline]
+    pub fn pause(&mut self, bell: Option<&Bell>) {
+        if self.spins > 0 {
+            self.spins -= 1;
+            std::hint::spin_loop();
+        } else {
+            self.pause_by_clock(bell);
+        }
+    }
+
+    /// Something moved: the next pause spins again.
+    #[inline]
+    pub fn reset(&mut self) {
+        self.spins = self.settings.spins();
+        if self.since.is_some() {
+            self.begin_again();
+        }
+    }
+
+    #[cold]
+    fn begin_again(&mut self) {
+        self.since = None;
+        self.next_sleep = self.settings.first_sleep;
+        self.disarm();
+    }
+
+    /// A pause for which the clock may be read.
+    #[cold]
+    fn pause_by_clock(&mut self, bell: Option<&Bell>) {
+        let now = Instant::now();
+        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
+        if waited < self.settings.spin {
+            self.spins = self.settings.spins();
+        } else if waited < self.settings.spin + self.settings.yielding {
+            std::thread::yield_now();
+        } else {
+            self.sleep(bell);
+        }
+    }
+
+    /// The first sleep with a bell only announces itself: the caller's next poll is the second look
+    /// without which a ring might be missed.
+    fn sleep(&mut self, bell: Option<&Bell>) {
+        match (&mut self.armed, bell) {
+            (Some((bell, heard)), _) => {
+                bell.sleep(*heard, self.next_sleep);
+                *heard = bell.rings();
+            }
+            (None, Some(bell)) => {
+                self.armed = Some((bell.clone(), bell.arm()));
+                return;
+            }
+            (None, None) => std::thread::sleep(self.next_sleep),
+        }
+        self.next_sleep = (self.next_sleep * 2).min(self.settings.longest_sleep);
+    }
+
+    fn disarm(&mut self) {
+        if let Some((bell, _)) = self.armed.take() {
+            bell.disarm();
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.disarm();
+    }
+}
+
+const SPINS: u32 = 64;
+const FEW_SPINS: u32 = 8;
+const CROWDED_SPIN: Duration = Duration::from_micros(1);
+const NETWORK_SLEEP: Duration = Duration::from_micros(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> WaitSettings {
+        WaitSettings {
+            spin: Duration::from_micros(20),
+            yielding: Duration::from_micros(20),
+            first_sleep: Duration::from_millis(1),
+            longest_sleep: Duration::from_millis(4),
+        }
+    }
+
+    #[test]
+    fn waiting_goes_from_spins_to_growing_sleeps_and_back() {
+        let mut waiter = Waiter::new(&settings());
+        waiter.pause(None);
+        assert!(waiter.since.is_none(), "the first pauses do not read the clock");
+        while waiter.next_sleep < Duration::from_millis(4) {
+            waiter.pause(None);
+        }
+        let start = Instant::now();
+        waiter.pause(None);
+        assert!(start.elapsed() >= Duration::from_millis(3));
+        waiter.reset();
+        assert!(waiter.since.is_none() && waiter.next_sleep == Duration::from_millis(1));
+    }
+
+    #[test]
+    fn a_sleeping_waiter_costs_little_cpu() {
+        let cpu = || rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let (start, before) = (Instant::now(), cpu());
+        let mut waiter = Waiter::new(&settings());
+        while start.elapsed() < Duration::from_millis(100) {
+            waiter.pause(None);
+        }
+        let used = cpu() - before;
+        assert!(used.tv_sec == 0 && used.tv_nsec < 20_000_000, "{used:?} of 100 ms");
+    }
+
+    #[test]
+    fn crowded_hosts_spin_less_and_networks_sleep_less() {
+        let usual = WaitSettings::default();
+        assert_eq!(usual.on_host(2, 2), usual);
+        assert!(usual.on_host(3, 2).spin <= Duration::from_micros(1));
+        assert!(usual.with_network().longest_sleep < usual.longest_sleep);
+    }
+}

@@ -1,0 +1,53 @@
+//! `ccl`: measures, explains and checks the library, and starts local ranks.
+#![forbid(unsafe_code)]
+
+mod args;
+mod doctor;
+mod perf;
+mod plan;
+mod ranks;
+mod run;
+mod size;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Collective communication: measure it, explain it, check it, and start local ranks.
+#[derive(Debug, Parser)]
+#[command(name = "ccl", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Perf(Box<perf::Args>),
+    #[command(subcommand)]
+    Plan(plan::Command),
+    Run(run::Args),
+    Doctor(doctor::Args),
+    #[command(name = ranks::shim::NAME, hide = true)]
+    Rank(ranks::shim::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Perf(args) => perf::main(&args),
+        Command::Plan(command) => plan::main(&command),
+        Command::Run(args) => run::main(&args),
+        Command::Doctor(args) => doctor::main(&args),
+        Command::Rank(args) => ranks::shim::main(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        text::complain(&format!("ccl: {error}"));
+        ExitCode::from(if *error.fault() == ccl::Fault::Usage { EXIT_USAGE } else { EXIT_FAILED })
+    })
+}
+
+/// The command line or a setting is wrong.
+const EXIT_USAGE: u8 = 2;
+/// The command could not do its work.
+const EXIT_FAILED: u8 = 3;

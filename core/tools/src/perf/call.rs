@@ -1,0 +1,139 @@
+//! One call, ready to be made again and again.
+
+use ccl::reference::exact_scalar;
+use ccl::{
+    Blocks as BlockTables, Buffers, Collective, Communicator, Rank, Reduce, ReduceOp, Request, Result,
+};
+
+use super::area::Area;
+use super::geometry::Blocks;
+use super::layout::Layout;
+use super::operation::Operation;
+use super::point::{Placement, Point};
+
+/// The buffers of one call.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    /// What is sent; in place, the only buffer.
+    pub(crate) send: Area,
+    /// Where results go; unused in place.
+    pub(crate) recv: Area,
+}
+
+/// How to make the calls of one point on one rank. Making one allocates nothing here.
+pub(crate) struct Call<'a> {
+    comm: &'a Communicator,
+    point: Point,
+    placement: Placement,
+    blocks: Blocks,
+    /// Where data lies in every lane.
+    pub(crate) layout: Layout,
+}
+
+impl<'a> Call<'a> {
+    /// The calls of `point` on the rank that holds `comm`.
+    pub(crate) fn new(comm: &'a Communicator, point: &Point, placement: Placement) -> Call<'a> {
+        let (rank, n) = (comm.rank(), comm.size());
+        let blocks = Blocks::seen_by(point.operation, point.amount.count, n, rank);
+        let layout = Layout::new(point, placement, rank, n, &blocks);
+        Call { comm, point: *point, placement, blocks, layout }
+    }
+
+    /// Makes the call once on every lane: together, if there are several.
+    pub(crate) fn once(&self, lanes: &mut [Lane]) -> Result<()> {
+        match (self.point.operation, lanes) {
+            (Operation::Collective(collective), [lane]) => self.comm.run(self.request(collective, lane)),
+            (Operation::Collective(collective), lanes) => ccl::group(|group| {
+                lanes.iter_mut().for_each(|lane| group.add(self.comm, self.request(collective, lane)));
+                Ok(())
+            }),
+            (Operation::SendRecv, lanes) => self.exchange(lanes),
+            (Operation::PingPong, lanes) => lanes.iter_mut().try_for_each(|lane| self.ping_pong(lane)),
+        }
+    }
+
+    /// The rank whose message this rank receives, if this is about messages and it receives one.
+    pub(crate) fn sender(&self) -> Option<Rank> {
+        let (rank, n) = (self.comm.rank().0, self.comm.size());
+        match self.point.operation {
+            Operation::SendRecv => Some(Rank((rank + n - 1) % n)),
+            Operation::PingPong if rank < 2 => Some(Rank(1 - rank)),
+            _ => None,
+        }
+    }
+
+    fn request<'r>(&'r self, collective: Collective, lane: &'r mut Lane) -> Request<'r> {
+        let buffers = match self.placement {
+            Placement::OutOfPlace => {
+                Buffers::Separate { send: lane.send.bytes(), recv: lane.recv.bytes_mut() }
+            }
+            Placement::InPlace => Buffers::InPlace(lane.send.bytes_mut()),
+        };
+        let tables = BlockTables {
+            send_counts: &self.blocks.counts,
+            send_offsets: &self.blocks.offsets,
+            recv_counts: &self.blocks.counts,
+            recv_offsets: &self.blocks.offsets,
+        };
+        Request {
+            collective,
+            dtype: self.point.dtype,
+            reduce: reduce(&self.point),
+            count: self.point.amount.count,
+            root: self.point.root,
+            buffers,
+            blocks: collective.uneven().then_some(tables),
+        }
+    }
+
+    fn exchange(&self, lanes: &mut [Lane]) -> Result<()> {
+        let (rank, n) = (self.comm.rank().0, self.comm.size());
+        let (next, last) = (Rank((rank + 1) % n), Rank((rank + n - 1) % n));
+        ccl::group(|group| {
+            for Lane { send, recv } in lanes {
+                group.add(self.comm, self.message(Collective::Send, next, send.bytes(), &mut []));
+                group.add(self.comm, self.message(Collective::Recv, last, &[], recv.bytes_mut()));
+            }
+            Ok(())
+        })
+    }
+
+    fn ping_pong(&self, lane: &mut Lane) -> Result<()> {
+        let Some(peer) = self.sender() else { return Ok(()) };
+        let first = self.comm.rank() == Rank(0);
+        if first {
+            self.comm.run(self.message(Collective::Send, peer, lane.send.bytes(), &mut []))?;
+        }
+        self.comm.run(self.message(Collective::Recv, peer, &[], lane.recv.bytes_mut()))?;
+        if !first {
+            self.comm.run(self.message(Collective::Send, peer, lane.send.bytes(), &mut []))?;
+        }
+        Ok(())
+    }
+
+    fn message<'r>(
+        &self,
+        collective: Collective,
+        peer: Rank,
+        send: &'r [u8],
+        recv: &'r mut [u8],
+    ) -> Request<'r> {
+        Request {
+            collective,
+            dtype: self.point.dtype,
+            reduce: ReduceOp::Sum.into(),
+            count: self.point.amount.count,
+            root: peer,
+            buffers: Buffers::Separate { send, recv },
+            blocks: None,
+        }
+    }
+}
+
+/// The reduce operation with its scalar: one for which every order of folding gives the same.
+pub(crate) fn reduce(point: &Point) -> Reduce {
+    match point.reduce {
+        ReduceOp::PreMulSum => Reduce::pre_mul_sum(exact_scalar(point.dtype)),
+        other => other.into(),
+    }
+}

@@ -1,0 +1,140 @@
+//! `ccl perf`: measures collectives and messages, and checks every result.
+//!
+//! [`args`] reads the command line into [`options`]; [`start`] decides who the ranks are; [`session`]
+//! is one rank's part: [`point`] by point it fills buffers ([`check`], [`layout`], [`area`]), makes
+//! [`call`]s, and [`measure`]s them; [`report`] prints a [`table`] or [`json`] and a [`plot`].
+
+mod area;
+mod args;
+mod call;
+mod check;
+mod geometry;
+mod json;
+mod layout;
+mod measure;
+mod operation;
+mod options;
+mod participants;
+mod plot;
+mod point;
+mod report;
+mod session;
+mod start;
+mod table;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ccl::config::Config;
+use ccl::discover::launcher::Job;
+use ccl::{Communicator, Error, Fault, Rank, Result};
+
+use self::options::{Options, Roots};
+use self::start::Start;
+use crate::ranks::{Exit, Output, Team, cpus};
+use crate::text;
+
+pub(crate) use self::args::Args;
+
+/// Measures. The status is 1 if any result was wrong.
+pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    let options = args.options()?;
+    let config = config(args)?;
+    let job = if args.no_launcher { None } else { Some(Job::discover(&config)?) };
+    match start::choose(args.nranks, args.ranks_as, job)? {
+        Start::Join(job) => {
+            let comm = Communicator::from_job(&job, &config)?;
+            check_roots(&options, comm.size())?;
+            session::run(&comm, &options).map(status)
+        }
+        Start::Threads(n) => {
+            check_roots(&options, n)?;
+            threads(args, &options, &config, n).map(status)
+        }
+        Start::Processes(n) => {
+            check_roots(&options, n)?;
+            processes(args, n)
+        }
+    }
+}
+
+fn config(args: &Args) -> Result<Config> {
+    let builder = Config::builder().process()?;
+    let builder = match args.timeout {
+        Some(timeout) => builder.set("CCL_TIMEOUT", format!("{}s", timeout.as_secs_f64())),
+        None => builder,
+    };
+    builder.build()
+}
+
+fn check_roots(options: &Options, n: u32) -> Result<()> {
+    match options.roots {
+        Roots::One(Rank(root)) if root >= n => Err(Error::usage(
+            format!("expected a root below {n}, found {root}"),
+            "ranks are numbered from 0; give --root a smaller one, or all",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Ranks as threads of this process; wrong elements on all of them.
+fn threads(args: &Args, options: &Options, config: &Config, n: u32) -> Result<u64> {
+    let cpus = assigned(args, n);
+    let rank = |comm: Communicator| {
+        if let Some(cpu) = cpus[comm.rank().index()] {
+            cpus::bind(cpu)?;
+        }
+        session::run(&comm, options)
+    };
+    let mut wrong = 0;
+    let mut first_error: Option<Error> = None;
+    for outcome in ccl::local::try_run_with(config, n, rank)? {
+        match outcome {
+            // Every rank knows the sum.
+            Ok(sum) => wrong = sum,
+            Err(error) if first_error.as_ref().is_none_or(|known| comes_before(&error, known)) => {
+                first_error = Some(error);
+            }
+            Err(_) => {}
+        }
+    }
+    first_error.map_or(Ok(wrong), Err)
+}
+
+/// Whether an error tells more of what went wrong than one of a lower rank.
+fn comes_before(error: &Error, known: &Error) -> bool {
+    let is_cause = |error: &Error| error.consequence_of().is_none_or(|rank| Some(rank) == error.rank());
+    *error.fault() == Fault::Usage || (is_cause(error) && !is_cause(known))
+}
+
+/// Ranks as processes that run this same command and find themselves in a launcher's job.
+fn processes(args: &Args, n: u32) -> Result<ExitCode> {
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--no-launcher");
+    let team = Team {
+        n,
+        command: [OsString::from("/proc/self/exe")].into_iter().chain(arguments).collect(),
+        variables: Vec::new(),
+        cpus: assigned(args, n),
+        output: Output::FirstOnly,
+        grace: GRACE,
+    };
+    let Some(failure) = team.run()? else { return Ok(ExitCode::SUCCESS) };
+    if failure.exit != Exit::Code(WRONG) {
+        text::complain(&format!("ccl perf: {failure}"));
+    }
+    Ok(ExitCode::from(failure.exit.status()))
+}
+
+fn assigned(args: &Args, n: u32) -> Vec<Option<usize>> {
+    if args.no_pin { vec![None; n as usize] } else { cpus::assign(n, &cpus::allowed()) }
+}
+
+fn status(wrong: u64) -> ExitCode {
+    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::from(WRONG as u8) }
+}
+
+/// The status when a result was wrong.
+const WRONG: i32 = 1;
+/// Ranks notice a lost one within two seconds, and say so.
+const GRACE: Duration = Duration::from_secs(4);

@@ -1,0 +1,113 @@
+//! What to measure, resolved: no option left open, nothing that depends on text.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ccl::{Dtype, Rank, ReduceOp};
+
+use super::measure::Pace;
+use super::operation::Operation;
+use super::point::{Axes, Sizes};
+
+/// A run of `ccl perf`, the same on every rank.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// What to measure, in order.
+    pub(crate) operations: Vec<Operation>,
+    /// How much.
+    pub(crate) sizes: Sizes,
+    /// Element types.
+    pub(crate) dtypes: Vec<Dtype>,
+    /// Reduce operations.
+    pub(crate) reduces: Vec<ReduceOp>,
+    /// Roots.
+    pub(crate) roots: Roots,
+    /// Out of place, in place, or both.
+    pub(crate) placements: Placements,
+    /// Whether results are checked.
+    pub(crate) checking: Checking,
+    /// How long to measure.
+    pub(crate) pace: Pace,
+    /// Calls before the timed ones.
+    pub(crate) warm_up: u64,
+    /// Calls launched together.
+    pub(crate) lanes: usize,
+    /// What is printed.
+    pub(crate) format: Format,
+    /// Where the plot goes.
+    pub(crate) plot: Option<PathBuf>,
+}
+
+/// Which ranks are root in turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Roots {
+    /// One.
+    One(Rank),
+    /// Every rank.
+    All,
+}
+
+/// Which placements are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Placements {
+    /// Out of place only
+    #[value(name = "out")]
+    OutOfPlace,
+    /// In place only, where there is such a thing
+    #[value(name = "in")]
+    InPlace,
+    /// Both
+    Both,
+}
+
+/// Whether results are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checking {
+    /// Every element.
+    On,
+    /// Nothing.
+    Off,
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// nccl-tests' table.
+    Table,
+    /// A JSON object per line.
+    Json,
+}
+
+impl Options {
+    /// The axes of the run among n ranks.
+    pub(crate) fn axes(&self, n: u32) -> Axes {
+        let roots = match self.roots {
+            Roots::One(root) => vec![root],
+            Roots::All => (0..n).map(Rank).collect(),
+        };
+        Axes { dtypes: self.dtypes.clone(), reduces: self.reduces.clone(), roots, sizes: self.sizes.clone() }
+    }
+
+    /// How many points there are among n ranks.
+    pub(crate) fn point_count(&self, n: u32) -> usize {
+        let axes = self.axes(n);
+        self.operations(n).iter().map(|operation| axes.points(*operation, n).len()).sum()
+    }
+
+    /// The parameters in a line.
+    pub(crate) fn describe(&self, n: u32) -> String {
+        let (first, last) = self.sizes.ends();
+        let pace = match self.pace {
+            Pace::Iterations(iterations) => format!("iters: {iterations}"),
+            Pace::Time(time) => format!("time: {} s", Duration::as_secs_f64(&time)),
+        };
+        let validation = u8::from(self.checking == Checking::On);
+        format!(
+            "nRanks {n} {} {first} {} {last} warmup iters: {} {pace} agg iters: {} validation: {validation}",
+            self.sizes.names().0,
+            self.sizes.names().1,
+            self.warm_up,
+            self.lanes,
+        )
+    }
+}

@@ -1,0 +1,117 @@
+//! One rank's part of a run: every point, one after another, on one communicator.
+
+use std::time::Instant;
+
+use ccl::{Communicator, ReduceOp, Result};
+
+use super::call::{Call, Lane};
+use super::check::{Check, Lengths};
+use super::measure::{Stopwatch, Timing};
+use super::operation::Operation;
+use super::options::{Checking, Options, Placements};
+use super::participants;
+use super::point::{Measured, Placement, Point, Row};
+use super::report::Report;
+
+/// Measures everything that `options` ask for with the other ranks of `comm`; the number of wrong
+/// elements on all ranks. Rank 0 reports.
+pub(crate) fn run(comm: &Communicator, options: &Options) -> Result<u64> {
+    let participants = participants::gather(comm)?;
+    let mut report = match comm.rank().0 {
+        0 => Some(Report::new(options, comm.size(), participants)),
+        _ => None,
+    };
+    let mut session = Session {
+        comm,
+        options,
+        stopwatch: Stopwatch::new(comm, options.pace, options.warm_up),
+        lanes: (0..options.lanes).map(|_| Lane::default()).collect(),
+    };
+    let mut wrong = 0;
+    for operation in options.operations(comm.size()) {
+        if let Some(report) = &mut report {
+            report.begin(operation)?;
+        }
+        for point in options.axes(comm.size()).points(operation, comm.size()) {
+            let row = session.row(&point)?;
+            wrong += row.wrong();
+            if let Some(report) = &mut report {
+                report.add(row)?;
+            }
+        }
+        if let Some(report) = &mut report {
+            report.end(operation)?;
+        }
+    }
+    report.map_or(Ok(()), Report::finish)?;
+    Ok(wrong)
+}
+
+struct Session<'a> {
+    comm: &'a Communicator,
+    options: &'a Options,
+    stopwatch: Stopwatch<'a>,
+    lanes: Vec<Lane>,
+}
+
+impl Session<'_> {
+    fn row(&mut self, point: &Point) -> Result<Row> {
+        let wanted = self.options.placements;
+        let in_place = point.operation.has_in_place() && wanted != Placements::OutOfPlace;
+        // What has no in-place form is measured all the same.
+        let out_of_place = !in_place || wanted != Placements::InPlace;
+        let mut half = |wanted: bool, placement| match wanted {
+            true => self.half(point, placement).map(Some),
+            false => Ok(None),
+        };
+        let out_of_place = half(out_of_place, Placement::OutOfPlace)?;
+        let in_place = half(in_place, Placement::InPlace)?;
+        Ok(Row { point: *point, n: self.comm.size(), out_of_place, in_place })
+    }
+
+    /// One verified call, then the timing loop; out of place its last result is verified too.
+    fn half(&mut self, point: &Point, placement: Placement) -> Result<Measured> {
+        let (comm, lanes) = (self.comm, &mut self.lanes);
+        let call = Call::new(comm, point, placement);
+        let lengths = Lengths::new(point, comm.size());
+        let check = Check::new(point, &lengths, (comm.rank(), comm.size()), call.sender());
+        lanes.iter_mut().for_each(|lane| check.fill(&call.layout, lane));
+        comm.barrier()?;
+        let start = Instant::now();
+        call.once(lanes)?;
+        let first = Timing { time: start.elapsed(), iterations: 1 };
+        let count_wrong = |lanes: &[Lane]| match self.options.checking {
+            Checking::Off => 0,
+            Checking::On => lanes.iter().map(|lane| check.wrong(&call.layout, placement, lane)).sum::<u64>(),
+        };
+        let mut wrong = count_wrong(lanes);
+        let timing = self.stopwatch.measure(&call, lanes)?;
+        if timing.is_some() && placement == Placement::OutOfPlace {
+            wrong = wrong.max(count_wrong(lanes));
+        }
+        let timing = timing.unwrap_or(first);
+        let calls = point.operation.messages_per_call() * lanes.len() as f64;
+        Ok(Measured {
+            time: timing.time.div_f64(calls),
+            wrong: self.total(wrong)?,
+            iterations: timing.iterations,
+        })
+    }
+
+    /// The sum over ranks; nothing if nothing was checked.
+    fn total(&self, wrong: u64) -> Result<Option<u64>> {
+        if self.options.checking == Checking::Off {
+            return Ok(None);
+        }
+        let mut total = [0];
+        self.comm.all_reduce(&[wrong], &mut total, ReduceOp::Sum)?;
+        Ok(Some(total[0]))
+    }
+}
+
+impl Options {
+    /// The operations that n ranks can do.
+    pub(crate) fn operations(&self, n: u32) -> Vec<Operation> {
+        self.operations.iter().copied().filter(|operation| operation.min_ranks() <= n).collect()
+    }
+}

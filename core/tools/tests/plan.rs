@@ -1,0 +1,98 @@
+//! `ccl plan` and `ccl doctor`.
+#![expect(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn output(line: &str, environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ccl"));
+    command.args(line.split_whitespace()).envs(environment.iter().copied()).output().unwrap()
+}
+
+/// What it prints, if it succeeds.
+fn printed(line: &str) -> String {
+    let output = output(line, &[]);
+    assert!(output.status.success(), "{line}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_program_is_shown_once_for_all_ranks_that_run_it() {
+    let ring = printed("plan show all_reduce -a ring -n 5");
+    assert!(ring.starts_with("# all_reduce.ring for 5 ranks, "), "{ring}");
+    assert!(ring.contains(": rank 0-4\n") && ring.contains("recv_reduce_copy_send"), "{ring}");
+    let tree = printed("plan show broadcast -n 4 --root 1");
+    assert!(tree.matches("# broadcast.").count() > 1, "{tree}");
+    assert_eq!(printed("plan show broadcast -n 4 --rank 3").matches("# broadcast.").count(), 1);
+    assert!(printed("plan show all_reduce --binary").contains("\n000010  "));
+    assert!(printed("plan show").contains("all_reduce"));
+}
+
+#[test]
+fn wrong_questions_are_usage_errors() {
+    for line in
+        ["plan show all_reduce -a dissemination", "plan show reduce --rank 4", "plan show no_such_thing"]
+    {
+        assert_eq!(output(line, &[]).status.code(), Some(2), "{line}");
+    }
+}
+
+#[test]
+fn plans_hold_and_damaged_ones_are_rejected() {
+    let line = "plan verify --max-ranks 4 --collective all_reduce,barrier --mutations 8 --quick --json";
+    let value: Value = serde_json::from_str(&printed(line)).unwrap();
+    assert_eq!(value["ok"], true);
+    let total = |key: &str| value["total"][key].as_u64().unwrap();
+    assert!(total("walks") > total("plans") && total("plans") >= 16, "{value}");
+    assert!(total("rejected") > 0);
+    assert_eq!(total("mutations"), total("rejected") + total("equivalent"));
+    let names: Vec<_> =
+        value["algorithms"].as_array().unwrap().iter().map(|a| a["algorithm"].clone()).collect();
+    assert_eq!(names, ["ring", "one_shot", "two_shot", "dissemination"]);
+    let table = printed("plan verify --max-ranks 2 --algorithm ring --mutations 0 --quick --jobs 1");
+    assert!(table.contains("all_gather_v") && table.contains(" plans ("), "{table}");
+}
+
+#[test]
+fn a_choice_is_explained() {
+    let text = printed("plan explain all_reduce -n 4 -b 8,64M");
+    assert_eq!(text.matches("chosen").count(), 2, "{text}");
+    assert!(text.contains("takes longer"), "{text}");
+    assert!(printed("plan explain all_reduce --path network").contains("any size"));
+    let ring = output("plan explain all_reduce -b 8 --json", &[("CCL_ALGO", "ring")]);
+    let value: Value = serde_json::from_slice(&ring.stdout).unwrap();
+    let candidates = value["sizes"][0]["candidates"].as_array().unwrap();
+    assert_eq!((&candidates[0]["algorithm"], &candidates[0]["verdict"]), (&"ring".into(), &"chosen".into()));
+    assert_eq!(candidates[1]["verdict"], "not allowed");
+}
+
+#[test]
+fn the_doctor_says_what_would_be_used() {
+    let output = output("doctor --json", &[("CCL_SLOTS", "4"), ("CCL_NO_SUCH_SETTING", "1")]);
+    let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = value["findings"].as_array().unwrap();
+    let find = |topic: &str, what: &str| {
+        let one = findings.iter().find(|finding| finding["topic"] == topic && finding["what"] == what);
+        one.unwrap_or_else(|| panic!("no {topic} {what} in {value}")).clone()
+    };
+    assert_eq!(find("device", "CUDA")["found"], "no device");
+    assert_eq!(find("settings", "CCL_SLOTS")["found"], "4");
+    assert_eq!(find("settings", "unknown")["verdict"], "warning");
+    for topic in ["machine", "limits", "launcher", "interface", "ports", "network"] {
+        assert!(findings.iter().any(|finding| finding["topic"] == topic), "{topic}");
+    }
+    for what in ["memory", "network"] {
+        let found = find("trial", what);
+        assert_eq!(found["verdict"], "ok", "{found}");
+    }
+    assert_eq!((value["ok"].clone(), output.status.code()), (true.into(), Some(0)), "{value}");
+}
+
+#[test]
+fn the_doctor_names_what_cannot_work() {
+    let output = output("doctor --no-trial", &[("CCL_SLOTS", "many")]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("!!") && text.contains("CCL_SLOTS") && text.contains("1 problems"), "{text}");
+}

@@ -1,0 +1,147 @@
+//! The network over TCP sockets: always there, and the model of a plugin in Rust.
+//!
+//! Written against `ccl-plugin` only. A program that wants it linked in asks [`table`] for it:
+//!
+//! ```
+//! let table = ccl_net_socket::table();
+//! assert_eq!(table.version, 1);
+//! ```
+//!
+//! The crate `ccl-net-socket-plugin` beside it exports the same table from `libccl_net_socket.so`.
+//!
+//! Devices are interfaces: those the host lists, or those that are up. All listeners of a device
+//! share one port and are told apart by a cookie; a connection proves with a key that it has seen
+//! the listener's handle, and until then it is a stranger with a deadline. A connection is one or
+//! several sockets (`sockets`); long messages are striped over them. There are no threads: progress
+//! happens inside calls, none of which blocks. Writing is one system call per message, reading one
+//! per message or less; reads go straight into the buffer that is expected to match.
+//!
+//! What it does not do: encrypt, use device memory (the runtime stages it), or retry a connection
+//! that broke.
+
+mod acceptor;
+mod config;
+mod connect;
+mod interfaces;
+mod listen;
+mod recv;
+mod send;
+mod slots;
+mod staging;
+mod stream;
+mod wire;
+
+use std::ffi::CStr;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use ccl_plugin::net::{Handle, Net, Properties};
+use ccl_plugin::{CclNetV1, Code, Error, Settings};
+
+use crate::acceptor::Port;
+use crate::config::Config;
+use crate::connect::SocketConnecting;
+use crate::interfaces::{Interface, interfaces};
+use crate::listen::{SocketListener, random};
+use crate::recv::SocketRecv;
+use crate::send::SocketSend;
+use crate::wire::Target;
+
+/// The table of this network, for a program that links it in.
+pub const fn table() -> &'static CclNetV1 {
+    ccl_plugin::net::table::<SocketNet>()
+}
+
+/// The network over TCP sockets: one value per context.
+#[derive(Debug)]
+pub struct SocketNet {
+    config: Config,
+    interfaces: Vec<Interface>,
+    /// The port of each device, while any listener uses it.
+    ports: Mutex<Vec<Weak<Mutex<Port>>>>,
+    aborted: Arc<AtomicBool>,
+}
+
+impl SocketNet {
+    fn address(&self, device: u32) -> Result<SocketAddr, Error> {
+        let interface = self.interfaces.get(device as usize).ok_or_else(|| Error::no_device(device))?;
+        Ok(interface.address)
+    }
+
+    fn port(&self, device: u32) -> Result<Arc<Mutex<Port>>, Error> {
+        let address = self.address(device)?;
+        let mut ports = lock(&self.ports);
+        if let Some(port) = ports[device as usize].upgrade() {
+            return Ok(port);
+        }
+        let port = Arc::new(Mutex::new(Port::open(address, &self.config)?));
+        ports[device as usize] = Arc::downgrade(&port);
+        Ok(port)
+    }
+}
+
+impl Net for SocketNet {
+    const NAME: &'static CStr = c"socket";
+    type Listener = SocketListener;
+    type Connecting = SocketConnecting;
+    type SendComm = SocketSend;
+    type RecvComm = SocketRecv;
+
+    fn init(settings: &Settings) -> Result<SocketNet, Error> {
+        let config = Config::parse(settings)?;
+        let interfaces = interfaces(&config)?;
+        for (index, interface) in interfaces.iter().enumerate() {
+            tracing::info!("device {index} is {} at {}", interface.name, interface.address.ip());
+        }
+        let ports = Mutex::new(interfaces.iter().map(|_| Weak::new()).collect());
+        Ok(SocketNet { config, interfaces, ports, aborted: Arc::default() })
+    }
+
+    fn devices(&self) -> Result<u32, Error> {
+        Ok(self.interfaces.len() as u32)
+    }
+
+    fn properties(&self, device: u32) -> Result<Properties, Error> {
+        let interface = self.interfaces.get(device as usize).ok_or_else(|| Error::no_device(device))?;
+        Ok(interface.properties(device))
+    }
+
+    fn listen(&self, device: u32) -> Result<(Handle, SocketListener), Error> {
+        check_aborted(&self.aborted)?;
+        let port = self.port(device)?;
+        let target =
+            Target { address: lock(&port).address(), cookie: u64::from_le_bytes(random()?), key: random()? };
+        lock(&port).open_door(&target);
+        Ok((target.to_handle(), SocketListener::new(port, target.cookie, self.aborted.clone())))
+    }
+
+    fn connect(&self, device: u32, handle: &Handle) -> Result<SocketConnecting, Error> {
+        check_aborted(&self.aborted)?;
+        let from = self.address(device)?;
+        let target = Target::from_handle(handle)
+            .ok_or_else(|| Error::invalid("the handle is not one of the socket network"))?;
+        let connection = u64::from_le_bytes(random()?);
+        SocketConnecting::start(from, &target, connection, &self.config, self.aborted.clone(), Instant::now())
+    }
+
+    fn abort(&self) {
+        // Relaxed: a flag alone, nothing is published with it.
+        self.aborted.store(true, Ordering::Relaxed);
+    }
+}
+
+#[inline]
+fn check_aborted(aborted: &AtomicBool) -> Result<(), Error> {
+    // Relaxed: pairs with the store in `abort`, which publishes nothing else.
+    if aborted.load(Ordering::Relaxed) {
+        return Err(Error::new(Code::ABORTED, "the context was aborted"));
+    }
+    Ok(())
+}
+
+/// A panic while a lock was held left nothing half done: what is guarded is sockets in lists.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,446 @@
+//! The receiving end.
+//!
+//! The first socket carries headers. While the next header is unknown, one system call reads it,
+//! the payload straight into the oldest posted buffer (the likely match), and what follows into a
+//! staging area. A wrong guess costs a copy of at most [`GUESS_BYTES`], nothing else. Large payloads are
+//! read into place, with room for the next header behind. The other sockets carry shares whose
+//! lengths are known, and need neither.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use ccl_plugin::c::MAX_RECVS;
+use ccl_plugin::net::{RecvBuffer, RecvComm, Request};
+use ccl_plugin::{Code, Error};
+
+use crate::check_aborted;
+use crate::slots::{SLOTS, Slots, request};
+use crate::staging::Staging;
+use crate::stream::{Piece, Stream, piece};
+use crate::wire::{HEADER_BYTES, Header, share};
+
+/// The receiving end of a connection.
+pub struct SocketRecv {
+    lanes: Box<[Lane]>,
+    staging: Staging,
+    slots: Slots<Posted>,
+    /// Receives without a message, oldest first.
+    unmatched: VecDeque<usize>,
+    stripe_min_bytes: u64,
+    peer: SocketAddr,
+    failed: Option<Error>,
+    aborted: Arc<AtomicBool>,
+}
+
+/// A posted buffer.
+struct Posted {
+    data: *mut u8,
+    capacity: usize,
+    tag: u32,
+    /// Length of the message, once matched.
+    bytes: usize,
+    /// Lanes that have yet to bring some of it; before it is matched, one.
+    lanes_left: usize,
+    /// For the first of a request: how many buffers the request has.
+    group: usize,
+}
+
+struct Lane {
+    stream: Stream,
+    /// Nothing more will come of it.
+    failed: bool,
+    /// What will arrive on this socket, in order. On the first at most one part.
+    parts: VecDeque<Part>,
+}
+
+/// A share of a message that has not all arrived.
+#[derive(Clone, Copy)]
+struct Part {
+    sequence: usize,
+    data: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the addresses are the host's posted buffers, which the contract keeps valid until their
+// requests are done, whatever thread asks.
+unsafe impl Send for SocketRecv {}
+
+impl SocketRecv {
+    pub(crate) fn new(
+        streams: Vec<Stream>,
+        peer: SocketAddr,
+        stripe_min_bytes: u64,
+        aborted: Arc<AtomicBool>,
+    ) -> SocketRecv {
+        let lane = |stream| Lane { stream, failed: false, parts: VecDeque::with_capacity(SLOTS) };
+        SocketRecv {
+            lanes: streams.into_iter().map(lane).collect(),
+            staging: Staging::new(STAGING_BYTES),
+            slots: Slots::new(),
+            unmatched: VecDeque::with_capacity(SLOTS),
+            stripe_min_bytes,
+            peer,
+            failed: None,
+            aborted,
+        }
+    }
+
+    /// Takes in what has arrived.
+    fn progress(&mut self) -> Result<(), Error> {
+        for lane in 1..self.lanes.len() {
+            while !self.lanes[lane].is_idle() && self.read_shares(lane)? {}
+        }
+        while !self.lanes[0].failed && self.use_staging()? {
+            if !self.read_first()? {
+                self.use_staging()?;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Uses up what is staged; whether more of the first socket is wanted.
+    fn use_staging(&mut self) -> Result<bool, Error> {
+        loop {
+            if let Some(part) = self.lanes[0].parts.front_mut() {
+                // SAFETY: the part lies in a posted buffer, valid until its request is done.
+                let copied = unsafe { self.staging.take_into(part.data, part.bytes) };
+                self.arrived(0, copied);
+                if !self.lanes[0].parts.is_empty() {
+                    return Ok(true);
+                }
+            }
+            let Some(bytes) = self.staging.peek::<HEADER_BYTES>() else {
+                return Ok(!self.unmatched.is_empty());
+            };
+            if !self.begin(&bytes)? {
+                return Ok(false);
+            }
+            self.staging.skip(HEADER_BYTES);
+        }
+    }
+
+    /// Matches a header with a posted receive; whether there is one.
+    fn begin(&mut self, bytes: &[u8; HEADER_BYTES]) -> Result<bool, Error> {
+        let Some(header) = Header::decode(bytes) else {
+            return Err(self.fail(Error::remote("its stream is out of step: expected a message header")));
+        };
+        let slots = &mut self.slots;
+        let Some(index) = self.unmatched.iter().position(|s| slots.at(*s).tag == header.tag) else {
+            return Ok(false);
+        };
+        let sequence = self.unmatched[index];
+        let capacity = slots.at(sequence).capacity;
+        if header.bytes > capacity as u64 {
+            let words = format!(
+                "its message of {} bytes with tag {} is longer than the {capacity} bytes posted for it",
+                header.bytes, header.tag
+            );
+            return Err(self.fail(Error::new(Code::TOO_LONG, words)));
+        }
+        self.unmatched.remove(index);
+        self.spread(sequence, header.bytes as usize);
+        Ok(true)
+    }
+
+    /// Says on each lane which share of a message comes next.
+    fn spread(&mut self, sequence: usize, bytes: usize) {
+        let lanes = self.lanes.len();
+        let posted = self.slots.at(sequence);
+        (posted.bytes, posted.lanes_left) = (bytes, 0);
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let (offset, bytes) = share(bytes, lanes, self.stripe_min_bytes, index);
+            if bytes > 0 {
+                lane.parts.push_back(Part { sequence, data: posted.data.wrapping_add(offset), bytes });
+                posted.lanes_left += 1;
+            }
+        }
+    }
+
+    /// One system call on the first socket; whether there may be more.
+    fn read_first(&mut self) -> Result<bool, Error> {
+        match self.lanes[0].parts.front() {
+            Some(part) => {
+                let (data, bytes) = (part.data, part.bytes);
+                let tail = self.staging.room(TAIL_BYTES);
+                let read = self.read(0, &[piece(data, bytes), tail])?;
+                let in_place = read.min(bytes);
+                self.arrived(0, in_place);
+                self.staging.grow(read - in_place);
+                Ok(read == bytes + tail.iov_len)
+            }
+            None if self.staging.is_empty() => self.read_guess(),
+            None => {
+                let room = self.staging.room(STAGING_BYTES);
+                let read = self.read(0, &[room])?;
+                self.staging.grow(read);
+                Ok(read == room.iov_len)
+            }
+        }
+    }
+
+    /// Reads a header, and its payload into the oldest buffer if it is small enough to guess.
+    fn read_guess(&mut self) -> Result<bool, Error> {
+        let lanes = self.lanes.len();
+        let Some(first) = self.unmatched.front() else { return Ok(false) };
+        let posted = self.slots.at(*first);
+        let (_, guess) = share(posted.capacity, lanes, self.stripe_min_bytes, 0);
+        let (data, tag, capacity) = (posted.data, posted.tag, posted.capacity);
+        if guess > GUESS_BYTES {
+            // A large payload is read into place by the next call, once the header is known.
+            let room = self.staging.room(HEADER_BYTES + LARGE_HEAD_BYTES);
+            let read = self.read(0, &[room])?;
+            self.staging.grow(read);
+            return Ok(read == room.iov_len);
+        }
+        let [head, tail] = self.staging.head_and_tail(HEADER_BYTES, TAIL_BYTES + GUESS_BYTES - guess);
+        let read = self.read(0, &[head, piece(data, guess), tail])?;
+        self.staging.grow(read.min(HEADER_BYTES));
+        if read <= HEADER_BYTES {
+            return Ok(false);
+        }
+        let guessed = (read - HEADER_BYTES).min(guess);
+        let behind = read - HEADER_BYTES - guessed;
+        let header = self.staging.peek::<HEADER_BYTES>().and_then(|bytes| Header::decode(&bytes));
+        if header == Some(Header { bytes: capacity as u64, tag }) {
+            self.staging.grow(behind);
+            self.staging.skip(HEADER_BYTES);
+            if let Some(sequence) = self.unmatched.pop_front() {
+                self.spread(sequence, capacity);
+            }
+            self.arrived(0, guessed);
+        } else {
+            // SAFETY: `guessed` bytes were just read to `data`.
+            unsafe { self.staging.insert(data, guessed, behind) };
+        }
+        Ok(read == HEADER_BYTES + guess + tail.iov_len)
+    }
+
+    /// One system call on another socket; whether there may be more.
+    fn read_shares(&mut self, lane: usize) -> Result<bool, Error> {
+        let mut pieces = [piece(std::ptr::null(), 0); MAX_PIECES];
+        let (mut count, mut wanted) = (0, 0);
+        for (part, into) in self.lanes[lane].parts.iter().zip(&mut pieces) {
+            *into = piece(part.data, part.bytes);
+            (count, wanted) = (count + 1, wanted + part.bytes);
+        }
+        let read = self.read(lane, &pieces[..count])?;
+        self.arrived(lane, read);
+        Ok(read == wanted)
+    }
+
+    /// Accounts for bytes that are in place in the lane's first parts.
+    fn arrived(&mut self, lane: usize, mut bytes: usize) {
+        while let Some(part) = self.lanes[lane].parts.front_mut() {
+            let taken = bytes.min(part.bytes);
+            part.data = part.data.wrapping_add(taken);
+            part.bytes -= taken;
+            bytes -= taken;
+            if part.bytes > 0 {
+                return;
+            }
+            let sequence = part.sequence;
+            self.lanes[lane].parts.pop_front();
+            self.slots.at(sequence).lanes_left -= 1;
+        }
+    }
+
+    /// Reads into pieces; 0: nothing yet.
+    fn read(&mut self, lane: usize, pieces: &[Piece]) -> Result<usize, Error> {
+        // SAFETY: every piece is staging's own or lies in a posted buffer, which is valid and
+        // untouched by others until its request is done.
+        let error = match unsafe { self.lanes[lane].stream.read_pieces(pieces) } {
+            Ok(None) => return Ok(0),
+            Ok(Some(0)) => Error::remote("it closed the connection"),
+            Ok(Some(read)) => return Ok(read),
+            Err(error) => Error::system("receive", &error).with_code(Code::REMOTE),
+        };
+        self.lanes[lane].failed = true;
+        Err(self.fail(error))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        check_aborted(&self.aborted)?;
+        self.failed.as_ref().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    #[cold]
+    fn fail(&mut self, error: Error) -> Error {
+        self.failed.get_or_insert(error.with_peer(self.peer)).clone()
+    }
+
+    fn is_done(&mut self, first: usize, count: usize) -> bool {
+        (first..first + count).all(|sequence| self.slots.at(sequence).lanes_left == 0)
+    }
+
+    /// Whether, after a failure, all that a request misses is under way on sockets that did not
+    /// fail: a peer that closes has sent everything, but its sockets end in any order.
+    fn may_still_finish(&self, first: usize, count: usize) -> bool {
+        let is_ours = |sequence: usize| (first..first + count).contains(&sequence);
+        !self.unmatched.iter().any(|sequence| is_ours(*sequence))
+            && self.lanes.iter().all(|lane| !lane.failed || !lane.parts.iter().any(|p| is_ours(p.sequence)))
+    }
+}
+
+impl Lane {
+    fn is_idle(&self) -> bool {
+        self.failed || self.parts.is_empty()
+    }
+}
+
+impl RecvComm for SocketRecv {
+    fn receive(&mut self, buffers: &[RecvBuffer]) -> Result<Option<Request>, Error> {
+        self.check()?;
+        if !self.slots.has_room(buffers.len()) {
+            return Ok(None);
+        }
+        let mut first = None;
+        for buffer in buffers {
+            let &RecvBuffer { data, bytes: capacity, tag, .. } = buffer;
+            let group = if first.is_none() { buffers.len() } else { 0 };
+            let sequence = self.slots.take(Posted { data, capacity, tag, bytes: 0, lanes_left: 1, group });
+            self.unmatched.push_back(sequence);
+            first.get_or_insert(sequence);
+        }
+        Ok(first.map(request))
+    }
+
+    fn test(&mut self, request: Request, sizes: &mut [u64]) -> Result<bool, Error> {
+        let first = self.slots.find(request)?;
+        let count = self.slots.at(first).group;
+        if count == 0 || count > sizes.len().min(MAX_RECVS) {
+            return Err(Error::invalid("expected the request of a receive, found a buffer of a group"));
+        }
+        if !self.is_done(first, count) {
+            check_aborted(&self.aborted)?;
+            // What completes in spite of a failure is still reported.
+            let progressed = self.progress();
+            if !self.is_done(first, count) {
+                let error = progressed.err().or_else(|| self.failed.clone());
+                return match error {
+                    Some(error) if !self.may_still_finish(first, count) => Err(error),
+                    _ => Ok(false),
+                };
+            }
+        }
+        for (sequence, size) in (first..first + count).zip(sizes) {
+            *size = self.slots.at(sequence).bytes as u64;
+            self.slots.free(sequence);
+        }
+        Ok(true)
+    }
+}
+
+impl Default for Posted {
+    fn default() -> Posted {
+        Posted { data: std::ptr::null_mut(), capacity: 0, tag: 0, bytes: 0, lanes_left: 0, group: 0 }
+    }
+}
+
+/// Largest payload that is read before its header is known to match.
+pub(crate) const GUESS_BYTES: usize = 32 << 10;
+/// Bytes read beyond what is expected, to find the next headers.
+const TAIL_BYTES: usize = 4 << 10;
+/// Payload read together with the header of a message that may be large.
+const LARGE_HEAD_BYTES: usize = 512;
+const STAGING_BYTES: usize = 64 << 10;
+/// Shares read in one system call.
+const MAX_PIECES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use ccl_plugin::Settings;
+    use ccl_plugin::net::Mr;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// A receiving end, and a peer that may write anything.
+    fn pair() -> (SocketRecv, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        peer.set_nodelay(true).unwrap();
+        let (socket, address) = listener.accept().unwrap();
+        let config = Config::parse(&Settings::default()).unwrap();
+        let stream = Stream::accepted(socket.into(), &config).unwrap();
+        (SocketRecv::new(vec![stream], address, u64::MAX, Arc::default()), peer)
+    }
+
+    fn post(recv: &mut SocketRecv, room: &mut [u8], tag: u32) -> Request {
+        let buffer = RecvBuffer { data: room.as_mut_ptr(), bytes: room.len(), tag, mr: Mr::NONE };
+        recv.receive(&[buffer]).unwrap().unwrap()
+    }
+
+    fn finish(recv: &mut SocketRecv, request: Request) -> Result<u64, Error> {
+        let (deadline, mut sizes) = (Instant::now() + Duration::from_secs(10), [0; MAX_RECVS]);
+        while !recv.test(request, &mut sizes)? {
+            assert!(Instant::now() < deadline, "a receive does not finish");
+        }
+        Ok(sizes[0])
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_stream_may_be_cut_anywhere(
+            messages in proptest::collection::vec((0u32..3, 0usize..3000, prop_oneof![Just(0usize), 0usize..100, Just(40_000)]), 1..20),
+            cuts in proptest::collection::vec(1usize..5000, 1..30),
+        ) {
+            let (mut recv, mut peer) = pair();
+            let payload = |index: usize, bytes: usize| -> Vec<u8> { (0..bytes).map(|i| (i * 7 + index) as u8).collect() };
+            let mut stream = Vec::new();
+            for (index, (tag, bytes, _)) in messages.iter().enumerate() {
+                stream.extend(Header { bytes: *bytes as u64, tag: *tag }.encode());
+                stream.extend(payload(index, *bytes));
+            }
+            let mut rooms: Vec<Vec<u8>> = messages.iter().map(|(_, bytes, spare)| vec![0; bytes + spare]).collect();
+            let requests: Vec<Request> =
+                messages.iter().zip(&mut rooms).map(|((tag, ..), room)| post(&mut recv, room, *tag)).collect();
+            let mut rest = &stream[..];
+            for cut in cuts.iter().cycle() {
+                let (now, later) = rest.split_at((*cut).min(rest.len()));
+                peer.write_all(now).unwrap();
+                recv.progress().unwrap();
+                rest = later;
+                if rest.is_empty() { break; }
+            }
+            for (index, request) in requests.into_iter().enumerate() {
+                let bytes = messages[index].1;
+                prop_assert_eq!(finish(&mut recv, request).unwrap(), bytes as u64);
+                prop_assert!(rooms[index][..bytes] == payload(index, bytes)[..], "message {}", index);
+            }
+        }
+
+        #[test]
+        fn a_peer_that_writes_anything_is_an_error_or_a_message(bytes in proptest::collection::vec(any::<u8>(), 16..400), begins_well in any::<bool>()) {
+            let (mut recv, mut peer) = pair();
+            let mut guarded = vec![0xAB; 64 + 100 + 64];
+            let request = post(&mut recv, &mut guarded[64..164], 1);
+            if begins_well {
+                peer.write_all(&Header { bytes: 3, tag: 1 }.encode()).unwrap();
+            }
+            peer.write_all(&bytes).unwrap();
+            drop(peer);
+            let first = finish(&mut recv, request);
+            prop_assert_eq!(first.as_ref().ok(), begins_well.then_some(&3));
+            let second = post_or_error(&mut recv, &mut guarded[64..164]);
+            prop_assert_eq!(second.code(), Code::REMOTE);
+            prop_assert!(guarded[..64].iter().chain(&guarded[164..]).all(|byte| *byte == 0xAB));
+        }
+    }
+
+    fn post_or_error(recv: &mut SocketRecv, room: &mut [u8]) -> Error {
+        let buffer = RecvBuffer { data: room.as_mut_ptr(), bytes: room.len(), tag: 1, mr: Mr::NONE };
+        match recv.receive(&[buffer]) {
+            Ok(request) => finish(recv, request.unwrap()).unwrap_err(),
+            Err(error) => error,
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! The sending end.
+//!
+//! A message is written at once, header and payload in one system call. What the kernel does not
+//! take waits in its lane's queue, and later calls write as much of the queue as fits in one system
+//! call. A send is done when the kernel has all of it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use ccl_plugin::Error;
+use ccl_plugin::net::{Request, SendBuffer, SendComm};
+
+use crate::check_aborted;
+use crate::slots::{SLOTS, Slots, request};
+use crate::stream::{Piece, Stream, piece};
+use crate::wire::{HEADER_BYTES, Header, share};
+
+/// The sending end of a connection.
+pub struct SocketSend {
+    lanes: Box<[Lane]>,
+    slots: Slots<Pending>,
+    stripe_min_bytes: u64,
+    peer: SocketAddr,
+    failed: Option<Error>,
+    aborted: Arc<AtomicBool>,
+}
+
+/// A message of which something is not written.
+#[derive(Default)]
+struct Pending {
+    header: [u8; HEADER_BYTES],
+    /// Lanes that have some of it.
+    lanes_left: usize,
+}
+
+struct Lane {
+    stream: Stream,
+    queue: VecDeque<Part>,
+}
+
+/// What a lane has yet to write of a message.
+#[derive(Clone, Copy)]
+struct Part {
+    sequence: usize,
+    /// Bytes of the header left, at its end.
+    header_left: usize,
+    data: *const u8,
+    bytes: usize,
+}
+
+// SAFETY: the addresses in the queues are the host's messages, which the contract keeps valid
+// until their requests are done, whatever thread asks.
+unsafe impl Send for SocketSend {}
+
+impl SocketSend {
+    pub(crate) fn new(
+        streams: Vec<Stream>,
+        peer: SocketAddr,
+        stripe_min_bytes: u64,
+        aborted: Arc<AtomicBool>,
+    ) -> SocketSend {
+        let lane = |stream| Lane { stream, queue: VecDeque::with_capacity(SLOTS) };
+        SocketSend {
+            lanes: streams.into_iter().map(lane).collect(),
+            slots: Slots::new(),
+            stripe_min_bytes,
+            peer,
+            failed: None,
+            aborted,
+        }
+    }
+
+    /// Writes what the kernel takes now.
+    fn progress(&mut self) -> Result<(), Error> {
+        for index in 0..self.lanes.len() {
+            while !self.lanes[index].queue.is_empty() {
+                if !self.write_some(index)? {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One system call on one lane; whether the kernel took all it was offered.
+    fn write_some(&mut self, lane: usize) -> Result<bool, Error> {
+        let Lane { stream, queue } = &mut self.lanes[lane];
+        let mut pieces = [piece(std::ptr::null(), 0); MAX_PIECES];
+        let mut count = 0;
+        for part in queue.iter().take(MAX_PIECES / 2) {
+            let header = &self.slots.at(part.sequence).header[HEADER_BYTES - part.header_left..];
+            count += part.pieces(header, &mut pieces[count..]);
+        }
+        let offered = total(&pieces[..count]);
+        // SAFETY: headers live in `slots`; messages are valid until done, by the contract.
+        let wrote = unsafe { stream.write_pieces(&pieces[..count]) };
+        match wrote {
+            Ok(wrote) => {
+                let wrote = wrote.unwrap_or(0);
+                self.took(lane, wrote);
+                Ok(wrote == offered)
+            }
+            Err(error) => Err(self.fail(Error::system("send", &error))),
+        }
+    }
+
+    /// Accounts for bytes the kernel took from the front of a lane's queue.
+    fn took(&mut self, lane: usize, mut bytes: usize) {
+        while let Some(part) = self.lanes[lane].queue.front_mut() {
+            bytes -= part.advance(bytes);
+            if !part.is_written() {
+                return;
+            }
+            let sequence = part.sequence;
+            self.lanes[lane].queue.pop_front();
+            self.slots.at(sequence).lanes_left -= 1;
+        }
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        check_aborted(&self.aborted)?;
+        self.failed.as_ref().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    #[cold]
+    fn fail(&mut self, error: Error) -> Error {
+        let error = error.with_code(ccl_plugin::Code::REMOTE).with_peer(self.peer);
+        self.failed.get_or_insert(error).clone()
+    }
+}
+
+impl SendComm for SocketSend {
+    fn send(&mut self, message: SendBuffer) -> Result<Option<Request>, Error> {
+        self.check()?;
+        if !self.slots.has_room(1) {
+            self.progress()?;
+            return Ok(None);
+        }
+        let header = Header { bytes: message.bytes as u64, tag: message.tag }.encode();
+        let sequence = self.slots.take(Pending { header, lanes_left: 0 });
+        for lane in 0..self.lanes.len() {
+            let (offset, bytes) = share(message.bytes, self.lanes.len(), self.stripe_min_bytes, lane);
+            if lane > 0 && bytes == 0 {
+                break;
+            }
+            let header_left = if lane == 0 { HEADER_BYTES } else { 0 };
+            let data = message.data.wrapping_add(offset);
+            let was_empty = self.lanes[lane].queue.is_empty();
+            self.lanes[lane].queue.push_back(Part { sequence, header_left, data, bytes });
+            self.slots.at(sequence).lanes_left += 1;
+            if was_empty {
+                self.write_some(lane)?;
+            }
+        }
+        Ok(Some(request(sequence)))
+    }
+
+    fn test(&mut self, request: Request) -> Result<bool, Error> {
+        let sequence = self.slots.find(request)?;
+        if self.slots.at(sequence).lanes_left > 0 {
+            self.check()?;
+            self.progress()?;
+            if self.slots.at(sequence).lanes_left > 0 {
+                return Ok(false);
+            }
+        }
+        self.slots.free(sequence);
+        Ok(true)
+    }
+}
+
+impl Part {
+    /// Its pieces of memory, at most two; how many.
+    fn pieces(&self, header: &[u8], into: &mut [Piece]) -> usize {
+        let mut count = 0;
+        if !header.is_empty() {
+            into[count] = piece(header.as_ptr(), header.len());
+            count += 1;
+        }
+        if self.bytes > 0 {
+            into[count] = piece(self.data, self.bytes);
+            count += 1;
+        }
+        count
+    }
+
+    /// Marks up to `bytes` as written; how many it took.
+    fn advance(&mut self, bytes: usize) -> usize {
+        let header = bytes.min(self.header_left);
+        self.header_left -= header;
+        let payload = (bytes - header).min(self.bytes);
+        self.data = self.data.wrapping_add(payload);
+        self.bytes -= payload;
+        header + payload
+    }
+
+    fn is_written(&self) -> bool {
+        self.header_left == 0 && self.bytes == 0
+    }
+}
+
+fn total(pieces: &[Piece]) -> usize {
+    pieces.iter().map(|piece| piece.iov_len).sum()
+}
+
+/// Pieces of memory in one system call: 32 messages with their headers.
+const MAX_PIECES: usize = 64;

@@ -1,0 +1,163 @@
+//! One non-blocking TCP socket, and the two system calls on its hot path.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use ccl_plugin::Error;
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+
+use crate::config::Config;
+
+/// A connected, or connecting, non-blocking socket.
+pub(crate) struct Stream(Socket);
+
+/// Memory for one system call. Only addresses: who makes the call answers for them.
+pub(crate) type Piece = libc::iovec;
+
+/// A piece of memory.
+#[inline]
+pub(crate) fn piece(data: *const u8, bytes: usize) -> Piece {
+    Piece { iov_base: data.cast_mut().cast(), iov_len: bytes }
+}
+
+impl Stream {
+    /// A socket for connecting to `to` from the address `from`.
+    pub(crate) fn dial(from: SocketAddr, to: SocketAddr, config: &Config) -> Result<Stream, Error> {
+        let domain = if to.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+        let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))
+            .map_err(|error| Error::system("make a socket", &error))?;
+        tune(&socket, config);
+        if from.is_ipv4() == to.is_ipv4() {
+            no_port_yet(&socket);
+            socket
+                .bind(&from.into())
+                .map_err(|error| Error::system(format_args!("bind to {}", from.ip()), &error))?;
+        }
+        match socket.connect(&to.into()) {
+            Ok(()) => Ok(Stream(socket)),
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(Stream(socket)),
+            Err(error) => Err(connect_error(&error, from, to)),
+        }
+    }
+
+    /// A socket that was accepted.
+    pub(crate) fn accepted(socket: Socket, config: &Config) -> io::Result<Stream> {
+        socket.set_nonblocking(true)?;
+        tune(&socket, config);
+        Ok(Stream(socket))
+    }
+
+    /// Whether the connection is made yet.
+    pub(crate) fn is_connected(&self) -> io::Result<bool> {
+        if let Some(error) = self.0.take_error()? {
+            return Err(error);
+        }
+        match self.0.peer_addr() {
+            Ok(_) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads what is there; `None`: nothing yet; `Some(0)`: the peer closed.
+    pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        // SAFETY: u8 and MaybeUninit<u8> have one layout, and `recv` only writes initialised bytes.
+        let into = unsafe { &mut *(std::ptr::from_mut(into) as *mut [MaybeUninit<u8>]) };
+        not_yet(self.0.recv(into))
+    }
+
+    /// Writes what fits; `None`: nothing now.
+    pub(crate) fn write(&self, from: &[u8]) -> io::Result<Option<usize>> {
+        not_yet(self.0.send_with_flags(from, libc::MSG_NOSIGNAL))
+    }
+
+    /// Reads into several pieces with one call, as [`Stream::read`] does.
+    ///
+    /// # Safety
+    ///
+    /// Every piece is writable, and nobody else uses it during the call.
+    #[inline]
+    pub(crate) unsafe fn read_pieces(&self, pieces: &[Piece]) -> io::Result<Option<usize>> {
+        // SAFETY: the caller's promise; the count is the slice's.
+        let read = unsafe { libc::readv(self.0.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32) };
+        not_yet(usize::try_from(read).map_err(|_| io::Error::last_os_error()))
+    }
+
+    /// Writes several pieces with one call, as [`Stream::write`] does. Raises no signal.
+    ///
+    /// # Safety
+    ///
+    /// Every piece is readable, and nobody changes it during the call.
+    #[inline]
+    pub(crate) unsafe fn write_pieces(&self, pieces: &[Piece]) -> io::Result<Option<usize>> {
+        // SAFETY: all zeros is an empty message header.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_ptr().cast_mut();
+        message.msg_iovlen = pieces.len() as _;
+        // SAFETY: the caller's promise; `sendmsg` only reads the header and the pieces.
+        let wrote = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+        not_yet(usize::try_from(wrote).map_err(|_| io::Error::last_os_error()))
+    }
+}
+
+/// The error of a connection that could not be made.
+pub(crate) fn connect_error(error: &io::Error, from: SocketAddr, to: SocketAddr) -> Error {
+    Error::system(format_args!("connect from {} to {to}", from.ip()), error)
+        .with_code(ccl_plugin::Code::REMOTE)
+        .with_peer(to)
+}
+
+#[inline]
+fn not_yet(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(bytes) => Ok(Some(bytes)),
+        // An interrupted call is asked for again by whoever polls.
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Options whose refusal costs speed or a late diagnosis, never correctness: a line of log each.
+fn tune(socket: &Socket, config: &Config) {
+    let log = |what: &str, result: io::Result<()>| {
+        if let Err(error) = result {
+            tracing::warn!("cannot set {what} on a socket: {error}");
+        }
+    };
+    log("TCP_NODELAY", socket.set_tcp_nodelay(true));
+    if config.send_buffer_bytes > 0 {
+        log("SO_SNDBUF", socket.set_send_buffer_size(config.send_buffer_bytes));
+    }
+    if config.recv_buffer_bytes > 0 {
+        log("SO_RCVBUF", socket.set_recv_buffer_size(config.recv_buffer_bytes));
+    }
+    if config.user_timeout > Duration::ZERO {
+        log("TCP_USER_TIMEOUT", socket.set_tcp_user_timeout(Some(config.user_timeout)));
+    }
+    if config.keepalive > Duration::ZERO {
+        let interval = (config.keepalive / 3).max(Duration::from_secs(1));
+        let idle = config.keepalive.max(Duration::from_secs(1));
+        let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(3);
+        log("keepalive", socket.set_tcp_keepalive(&keepalive));
+    }
+}
+
+/// Lets the kernel pick the port at connect, when it knows the peer: far more connections fit.
+fn no_port_yet(socket: &Socket) {
+    let on: libc::c_int = 1;
+    // SAFETY: an int option; a kernel that does not know it says so, which is as good.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        );
+    }
+}

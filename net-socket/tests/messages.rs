@@ -1,0 +1,172 @@
+//! The clauses of the contract about messages, over the linked table.
+
+mod common;
+
+use ccl_plugin_host::{NetError, RecvBuffer};
+use common::*;
+use proptest::prelude::*;
+
+const SETTINGS: [&[(&str, &str)]; 3] = [
+    &[],
+    &[("sockets", "3"), ("stripe_min_bytes", "1000")],
+    &[("send_buffer_bytes", "262144"), ("recv_buffer_bytes", "262144")],
+];
+
+fn exact(sizes: &[usize]) -> Vec<Message> {
+    sizes.iter().map(|bytes| Message { tag: 5, bytes: *bytes, room: *bytes }).collect()
+}
+
+fn in_order(messages: &[Message]) -> Vec<usize> {
+    (0..messages.len()).collect()
+}
+
+#[test]
+fn odd_sizes_arrive_whole_and_in_order() {
+    let sizes = [
+        0,
+        1,
+        3,
+        8,
+        15,
+        16,
+        17,
+        511,
+        513,
+        4095,
+        4096,
+        4097,
+        32767,
+        32768,
+        32769,
+        65537,
+        131072,
+        131073,
+        262145,
+        1 << 20,
+        (1 << 20) + 3,
+        0,
+        1,
+    ];
+    for settings in SETTINGS {
+        let (mut send, mut recv) = pair(&context(linked(), settings));
+        let messages = exact(&sizes);
+        for window in [1, 8] {
+            exchange(&mut send, &mut recv, &messages, &in_order(&messages), window);
+        }
+    }
+}
+
+#[test]
+fn many_small_messages_in_flight() {
+    let (mut send, mut recv) = pair(&context(linked(), &[]));
+    let messages = exact(&(0..3000).map(|i| i % 97).collect::<Vec<_>>());
+    exchange(&mut send, &mut recv, &messages, &in_order(&messages), 200);
+}
+
+#[test]
+fn messages_shorter_than_their_room_arrive_with_their_size() {
+    for settings in SETTINGS {
+        let (mut send, mut recv) = pair(&context(linked(), settings));
+        let messages: Vec<Message> = (0..400)
+            .map(|i| Message { tag: 0, bytes: (i * 37) % 2000, room: 2000 + (i % 5) * 40_000 })
+            .collect();
+        exchange(&mut send, &mut recv, &messages, &in_order(&messages), 16);
+    }
+}
+
+#[test]
+fn tags_match_in_any_order() {
+    for settings in SETTINGS {
+        let (mut send, mut recv) = pair(&context(linked(), settings));
+        let messages: Vec<Message> =
+            (0..64).map(|i| Message { tag: i % 8, bytes: 100 + 700 * i as usize, room: 50_000 }).collect();
+        // Within a tag in order, as the contract asks; across tags reversed in each eight.
+        let posted: Vec<usize> = (0..64).map(|i| i / 8 * 8 + 7 - i % 8).collect();
+        exchange(&mut send, &mut recv, &messages, &posted, 8);
+    }
+}
+
+#[test]
+fn a_group_is_one_request() {
+    let (mut send, mut recv) = pair(&context(linked(), &[]));
+    let sources: Vec<Vec<u8>> = (0..3).map(|i| pattern(i, 10 + i)).collect();
+    let mut rooms = [[0u8; 64]; 3];
+    let whole = rooms.as_flattened_mut();
+    let mr = register_recv(&mut recv, whole);
+    let base = whole.as_mut_ptr();
+    let buffers: Vec<RecvBuffer<'_>> = (0..3)
+        .map(|i| RecvBuffer { data: base.wrapping_add(64 * i), bytes: 64, tag: i as u32, mr: &mr })
+        .collect();
+    // SAFETY: `rooms` outlives the request.
+    let mut request = unsafe { recv.recv_group(&buffers) }.unwrap().unwrap();
+    for tag in [2u32, 0, 1] {
+        let source = &sources[tag as usize];
+        let mr = register_send(&mut send, source);
+        // SAFETY: `sources` outlives the request.
+        let mut sent = unsafe { send.send(source.as_ptr(), source.len(), tag, &mr) }.unwrap().unwrap();
+        wait("a send", || send.test(&mut sent).unwrap());
+    }
+    let mut sizes = [0; 3];
+    wait("the group", || recv.test_group(&mut request, &mut sizes).unwrap().then_some(()));
+    assert_eq!(sizes, [10, 11, 12]);
+    for (room, source) in rooms.iter().zip(&sources) {
+        assert_eq!(&room[..source.len()], source);
+    }
+}
+
+#[test]
+fn a_message_longer_than_its_room_is_an_error_with_both_sizes() {
+    let (mut send, mut recv) = pair(&context(linked(), &[]));
+    let (source, mut room) = (pattern(0, 4096), vec![0u8; 1024]);
+    let (mr, room_mr) = (register_send(&mut send, &source), register_recv(&mut recv, &mut room));
+    // SAFETY: both buffers outlive the comms' use of them.
+    let (_sent, mut posted) = unsafe {
+        let posted = recv.recv(room.as_mut_ptr(), 1024, 7, &room_mr).unwrap().unwrap();
+        (send.send(source.as_ptr(), 4096, 7, &mr).unwrap().unwrap(), posted)
+    };
+    let error = wait("the error", || recv.test(&mut posted).err());
+    let text = error.to_string();
+    assert!(matches!(error, NetError::TooLong(_)), "{error:?}");
+    assert!(text.contains("4096") && text.contains("1024") && text.contains("tag 7"), "{text}");
+    assert!(text.contains("127.0.0.1"), "{text}");
+}
+
+#[test]
+fn requests_and_registrations_of_others_are_refused() {
+    let context = context(linked(), &[]);
+    let ((mut a, _ra), (mut b, _rb)) = (pair(&context), pair(&context));
+    let bytes = pattern(0, 64);
+    let mr = register_send(&mut a, &bytes);
+    // SAFETY: `bytes` outlives both comms.
+    unsafe {
+        let mut request = a.send(bytes.as_ptr(), 64, 0, &mr).unwrap().unwrap();
+        assert!(matches!(b.test(&mut request), Err(NetError::Usage(_))));
+        assert!(matches!(b.send(bytes.as_ptr(), 64, 0, &mr), Err(NetError::Usage(_))));
+        assert!(matches!(a.send(bytes.as_ptr(), 65, 0, &mr), Err(NetError::Usage(_))));
+        assert!(matches!(a.send(bytes.as_ptr().wrapping_sub(1), 1, 0, &mr), Err(NetError::Usage(_))));
+        wait("the send", || a.test(&mut request).unwrap());
+        assert!(matches!(a.test(&mut request), Err(NetError::Usage(_))));
+    }
+    a.deregister(mr).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn random_traffic_arrives(
+        sizes in proptest::collection::vec((0u32..4, 0usize..70_000, 0usize..40_000), 1..60),
+        lanes in 1usize..5,
+        window in 1usize..20,
+        buffers in prop_oneof![Just("0"), Just("131072")],
+    ) {
+        let lanes = lanes.to_string();
+        let settings = [("sockets", lanes.as_str()), ("stripe_min_bytes", "5000"),
+            ("recv_buffer_bytes", buffers), ("send_buffer_bytes", buffers)];
+        let (mut send, mut recv) = pair(&context(linked(), &settings));
+        let messages: Vec<Message> = sizes
+            .iter()
+            .map(|(tag, bytes, spare)| Message { tag: *tag, bytes: *bytes, room: bytes + spare })
+            .collect();
+        exchange(&mut send, &mut recv, &messages, &in_order(&messages), window);
+    }
+}

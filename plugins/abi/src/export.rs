@@ -1,0 +1,58 @@
+//! The exported symbols of a Rust plugin.
+
+use abi_stable::declare_root_module_statics;
+use abi_stable::library::RootModule;
+use abi_stable::prefix_type::PrefixTypeTrait;
+use abi_stable::sabi_types::VersionStrings;
+
+use crate::c::{CclNetV1, CclNetV1Ref};
+use crate::net::Net;
+
+/// Exports a [`Net`] as a plugin: the table `cclNet_v1`, and an `abi_stable` root module by which
+/// the host checks that both sides were compiled with the same layout.
+///
+/// Write it once, in the root of a crate whose only crate type is `cdylib`.
+#[macro_export]
+macro_rules! export_net {
+    ($net:ty) => {
+        /// The table of this network.
+        #[allow(non_upper_case_globals)]
+        #[unsafe(no_mangle)]
+        pub static cclNet_v1: $crate::CclNetV1 = $crate::__exported_table::<$net>();
+
+        #[doc(hidden)]
+        #[allow(non_upper_case_globals)]
+        #[unsafe(no_mangle)]
+        pub static _1as_0lib_1header_0root_bmodule_bloader: $crate::abi_stable::library::LibHeader = {
+            extern "C" fn module() -> $crate::abi_stable::library::RootModuleResult {
+                $crate::abi_stable::library::__call_root_module_loader($crate::__root_module::<$net>)
+            }
+            // SAFETY: `module` returns the root module type named here.
+            unsafe {
+                $crate::abi_stable::library::LibHeader::from_constructor::<$crate::__NetModule>(
+                    module,
+                    $crate::abi_stable::library::CheckTypeLayout::Yes,
+                )
+            }
+        };
+    };
+}
+
+#[doc(hidden)]
+pub const fn __exported_table<N: Net>() -> CclNetV1 {
+    crate::net::exported_table::<N>()
+}
+
+#[doc(hidden)]
+pub fn __root_module<N: Net>() -> CclNetV1Ref {
+    // Once per library; it is as long-lived as the library, which is never unloaded.
+    crate::net::exported_table::<N>().leak_into_prefix()
+}
+
+impl RootModule for CclNetV1Ref {
+    declare_root_module_statics! {CclNetV1Ref}
+    const BASE_NAME: &'static str = "ccl_net";
+    const NAME: &'static str = "ccl_net";
+    // The contract's version, not the crate's: a release that leaves the table alone loads old plugins.
+    const VERSION_STRINGS: VersionStrings = VersionStrings::new("1.0.0");
+}

@@ -1,0 +1,102 @@
+//! `ccl_net.h` compiles as C11 and C++11, and means the same as the Rust types: every size, every
+//! offset, every constant.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fmt::Write as _;
+use std::mem::offset_of;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ccl_plugin::c::*;
+use ccl_plugin::{CclErrorV1, CclHostV1, CclMemoryV1, CclNetPropertiesV1, CclNetV1, CclSettingV1, Code};
+
+/// Static assertions that the compiler checks against Rust's numbers.
+fn assertions() -> String {
+    let mut source = String::from("#include <stddef.h>\n#include \"ccl_net.h\"\n");
+    let mut equal = |left: String, right: usize| {
+        writeln!(source, "ASSERT({left} == {right}, \"{left} is {right} in Rust\");").unwrap();
+    };
+    macro_rules! layout {
+        ($rust:ty, $c:literal: $($field:ident)*) => {
+            equal(format!("sizeof({})", $c), size_of::<$rust>());
+            $( equal(format!("offsetof({}, {})", $c, stringify!($field)), offset_of!($rust, $field)); )*
+        };
+    }
+    layout!(CclHostV1, "cclHost_v1_t": size version context enabled log);
+    layout!(CclSettingV1, "cclSetting_v1_t": key value);
+    layout!(CclErrorV1, "cclError_v1_t": size code os_error reserved peer message);
+    layout!(CclMemoryV1, "cclMemory_v1_t": size kind address bytes dmabuf_offset dmabuf_fd device);
+    layout!(CclNetPropertiesV1, "cclNetProperties_v1_t": size memory_kinds flags port guid max_message_bytes
+        speed_mbps latency_ns max_comms max_recvs max_requests rail plane reserved name pci_path);
+    layout!(CclNetV1, "cclNet_v1_t": size version name init finalize last_error devices properties listen accept
+        close_listen connect poll_connect close_connect reg_mr dereg_mr isend irecv test_send test_recv close_send
+        close_recv test_sends test_recvs flush abort export_mr put get signal);
+    for (name, value) in [
+        ("CCL_NET_VERSION", NET_VERSION as usize),
+        ("CCL_NET_HANDLE_BYTES", HANDLE_BYTES),
+        ("CCL_NET_KEY_BYTES", KEY_BYTES),
+        ("CCL_NET_MAX_RECVS", MAX_RECVS),
+        ("CCL_NET_HOST", MEMORY_HOST as usize),
+        ("CCL_NET_CUDA", MEMORY_CUDA as usize),
+        ("CCL_NET_DMABUF", MEMORY_DMABUF as usize),
+        ("CCL_NET_NEEDS_FLUSH", FLAG_NEEDS_FLUSH as usize),
+        ("CCL_NET_ONE_SIDED", FLAG_ONE_SIDED as usize),
+        ("CCL_NET_SEND", SIDE_SEND as usize),
+        ("CCL_NET_RECV", SIDE_RECV as usize),
+        ("CCL_LOG_ERROR", LOG_ERROR as usize),
+        ("CCL_LOG_WARN", LOG_WARN as usize),
+        ("CCL_LOG_INFO", LOG_INFO as usize),
+        ("CCL_LOG_DEBUG", LOG_DEBUG as usize),
+        ("CCL_LOG_TRACE", LOG_TRACE as usize),
+        ("CCL_NET_OK", Code::OK.0 as usize),
+        ("CCL_NET_INVALID", Code::INVALID.0 as usize),
+        ("CCL_NET_SYSTEM", Code::SYSTEM.0 as usize),
+        ("CCL_NET_REMOTE", Code::REMOTE.0 as usize),
+        ("CCL_NET_TIMEOUT", Code::TIMEOUT.0 as usize),
+        ("CCL_NET_TOO_LONG", Code::TOO_LONG.0 as usize),
+        ("CCL_NET_UNSUPPORTED", Code::UNSUPPORTED.0 as usize),
+        ("CCL_NET_NO_DEVICE", Code::NO_DEVICE.0 as usize),
+        ("CCL_NET_EXHAUSTED", Code::EXHAUSTED.0 as usize),
+        ("CCL_NET_ABORTED", Code::ABORTED.0 as usize),
+        ("CCL_NET_INTERNAL", Code::INTERNAL.0 as usize),
+        ("CCL_NET_PANIC", Code::PANIC.0 as usize),
+    ] {
+        equal(name.to_string(), value);
+    }
+    source
+}
+
+fn compile(
+    compiler: &str,
+    standard: &str,
+    assert: &str,
+    extension: &str,
+    source: &str,
+) -> Result<(), String> {
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("header.{extension}"));
+    std::fs::write(&file, source).unwrap();
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../include");
+    let output = Command::new(compiler)
+        .args([standard, "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"])
+        .args([&format!("-DASSERT={assert}"), "-I"])
+        .args([&include, &file])
+        .output()
+        .map_err(|error| format!("{compiler} does not start: {error}"))?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+#[test]
+fn the_header_is_the_rust_types() {
+    let source = assertions();
+    compile("cc", "-std=c11", "_Static_assert", "c", &source).unwrap();
+    compile("c++", "-std=c++11", "static_assert", "cc", &source).unwrap();
+}
+
+#[test]
+fn a_difference_would_be_noticed() {
+    let changed =
+        assertions().replacen("offsetof(cclNet_v1_t, isend) == ", "offsetof(cclNet_v1_t, isend) == 8 + ", 1);
+    let error = compile("cc", "-std=c11", "_Static_assert", "changed.c", &changed).unwrap_err();
+    assert!(error.contains("offsetof(cclNet_v1_t, isend)"), "{error}");
+}

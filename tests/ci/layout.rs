@@ -1,0 +1,105 @@
+//! The layout of the workspace: the one table the other checks read.
+
+/// One crate of the layout.
+pub(crate) struct Crate {
+    /// Its package name.
+    pub name: &'static str,
+    /// Its folder, relative to the root.
+    pub folder: &'static str,
+    /// Target of lines of code without tests, comments and blank lines; half as many again is the ceiling.
+    pub lines: usize,
+    /// Our crates that it may depend on.
+    pub uses: &'static [&'static str],
+    /// Where `unsafe` may stand: beginnings of paths inside the folder.
+    pub unsafe_in: &'static [&'static str],
+    /// Whether its root must say `#![forbid(unsafe_code)]`.
+    pub forbids_unsafe: bool,
+}
+
+/// Every crate the workspace has or will have. A crate that is not here may not be added.
+pub(crate) const CRATES: &[Crate] = &[
+    pure("ccl-plan", "core/plan", 7_000, &[]),
+    pure("ccl-sim", "core/sim", 1_800, &["ccl-plan"]),
+    boundary("ccl-cuda", "core/cuda", 1_500, &[]),
+    Crate {
+        name: "ccl",
+        folder: "core/runtime",
+        lines: 12_000,
+        uses: &["ccl-plan", "ccl-plugin-host", "ccl-cuda", "ccl-kernels", "ccl-net-socket"],
+        unsafe_in: &[
+            "src/element.rs",
+            "src/memory",
+            "src/transport/copy.rs",
+            "src/transport/net",
+            "src/transport/shm",
+            "src/exec",
+        ],
+        forbids_unsafe: false,
+    },
+    boundary("ccl-capi", "core/capi", 1_200, &["ccl"]),
+    boundary("ccl-nccl", "core/nccl", 1_500, &["ccl"]),
+    boundary("ccl-python", "core/python", 1_500, &["ccl"]),
+    safe("ccl-tools", "core/tools", 2_500, &["ccl", "ccl-sim"]),
+    boundary("ccl-plugin", "plugins/abi", 1_500, &[]),
+    boundary("ccl-plugin-host", "plugins/host", 1_500, &["ccl-plugin"]),
+    Crate {
+        name: "ccl-net-socket",
+        folder: "net-socket",
+        lines: 1_600,
+        uses: &["ccl-plugin"],
+        // Messages lie in memory that the host lends by address.
+        unsafe_in: &["src/recv.rs", "src/send.rs", "src/staging.rs", "src/stream.rs"],
+        forbids_unsafe: false,
+    },
+    safe("ccl-net-socket-plugin", "net-socket/plugin", 10, &["ccl-plugin", "ccl-net-socket"]),
+    safe("ccl-net-ib", "net-ib", 3_500, &["ccl-plugin"]),
+    safe("ccl-profiler-example", "profiler-example", 600, &["ccl-plugin"]),
+    boundary("ccl-kernels", "kernels", 5_300, &["ccl-plan", "ccl-cuda"]),
+];
+
+/// Pairs of crates where the tests of the first, and nothing else of it, use the second.
+pub(crate) const TESTED_WITH: &[(&str, &str)] =
+    &[("ccl-net-socket", "ccl-plugin-host"), ("ccl-plugin-host", "ccl-net-socket")];
+
+/// The package that holds the test tiers; it may depend on everything.
+pub(crate) const TESTS: &str = "ccl-tests";
+
+/// The row of the crate named `name`.
+pub(crate) fn row(name: &str) -> Option<&'static Crate> {
+    CRATES.iter().find(|row| row.name == name)
+}
+
+/// The row of the crate that the file at `path` belongs to: of the innermost folder, if several hold it.
+pub(crate) fn owner(path: &std::path::Path) -> Option<&'static Crate> {
+    CRATES.iter().filter(|row| path.starts_with(row.folder)).max_by_key(|row| row.folder.len())
+}
+
+/// A crate that forbids `unsafe` altogether.
+const fn pure(
+    name: &'static str,
+    folder: &'static str,
+    lines: usize,
+    uses: &'static [&'static str],
+) -> Crate {
+    Crate { name, folder, lines, uses, unsafe_in: &[], forbids_unsafe: true }
+}
+
+/// A crate that has no reason for `unsafe`.
+const fn safe(
+    name: &'static str,
+    folder: &'static str,
+    lines: usize,
+    uses: &'static [&'static str],
+) -> Crate {
+    Crate { name, folder, lines, uses, unsafe_in: &[], forbids_unsafe: false }
+}
+
+/// A crate that exists because of `unsafe`: a C boundary, a driver, a loader.
+const fn boundary(
+    name: &'static str,
+    folder: &'static str,
+    lines: usize,
+    uses: &'static [&'static str],
+) -> Crate {
+    Crate { name, folder, lines, uses, unsafe_in: &["src"], forbids_unsafe: false }
+}

@@ -1,0 +1,7 @@
+//! Ranks as threads: every collective, dtype, reduce operation and placement against the oracle.
+
+#![allow(clippy::unwrap_used)]
+
+mod failing;
+mod matrix;
+mod order;

@@ -1,0 +1,101 @@
+//! Everything against the oracle.
+
+use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, local};
+use ccl_tests::exercise::{self, Placement};
+
+#[test]
+fn every_dtype_and_operation_in_shared_memory() {
+    for n in [1, 2, 3, 4, 5, 8] {
+        sweep(&config(&[]), n, &[0, 1, 7, 1031], &Dtype::ALL);
+    }
+}
+
+#[test]
+fn every_dtype_and_operation_over_sockets() {
+    for n in [2, 3] {
+        sweep(&config(&[("CCL_SHM_DISABLE", "1")]), n, &[0, 1, 1031], &Dtype::ALL);
+    }
+}
+
+#[test]
+fn sizes_beyond_every_slot() {
+    let config = config(&[("CCL_BUFFSIZE", "64K")]);
+    for (n, dtype) in [(2, Dtype::F32), (3, Dtype::U8)] {
+        sweep(&config, n, &[(1 << 20) + 3], &[dtype]);
+    }
+}
+
+#[test]
+fn the_fewest_and_smallest_slots() {
+    let config = config(&[("CCL_BUFFSIZE", "8K"), ("CCL_SLOTS", "2")]);
+    for n in [2, 4, 7] {
+        sweep(&config, n, &[5000], &[Dtype::I32]);
+    }
+}
+
+#[test]
+fn every_algorithm_forced() {
+    for collective in exercise::collectives() {
+        for algorithm in ccl_plan::algorithms(collective) {
+            let forced = format!("{collective}:{algorithm}");
+            let config = config(&[("CCL_ALGO", &forced)]);
+            for n in [2, 3, 6] {
+                sweep_of(&config, n, &[0, 1, 40_000], &[Dtype::F32, Dtype::Bf16], &[collective]);
+            }
+        }
+    }
+}
+
+#[test]
+fn sixty_four_ranks() {
+    sweep(&config(&[]), 64, &[1, 1031], &[Dtype::I32]);
+}
+
+fn config(settings: &[(&'static str, &str)]) -> Config {
+    let mut vars = vec![("CCL_TIMEOUT", "30s"), ("CCL_DEBUG", "WARN")];
+    vars.extend(settings);
+    Config::from_vars(vars).unwrap()
+}
+
+fn sweep(config: &Config, n: u32, counts: &[usize], dtypes: &[Dtype]) {
+    sweep_of(config, n, counts, dtypes, &exercise::collectives().collect::<Vec<_>>());
+}
+
+fn sweep_of(config: &Config, n: u32, counts: &[usize], dtypes: &[Dtype], collectives: &[Collective]) {
+    let wrong = local::run_with(config, n, |comm| {
+        let mut wrong = Vec::new();
+        for collective in collectives {
+            for dtype in dtypes {
+                for op in ops(*collective) {
+                    for count in counts {
+                        wrong.extend(both_placements(&comm, (*collective, *dtype, *op), *count)?);
+                    }
+                }
+            }
+        }
+        comm.barrier()?;
+        Ok(wrong)
+    });
+    let wrong: Vec<_> = wrong.unwrap().into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+fn ops(collective: Collective) -> &'static [ReduceOp] {
+    if collective.reduces() { &ReduceOp::ALL } else { &[ReduceOp::Sum] }
+}
+
+fn both_placements(
+    comm: &Communicator,
+    what: (Collective, Dtype, ReduceOp),
+    count: usize,
+) -> Result<Vec<String>> {
+    let n = comm.size();
+    let counts = exercise::uneven_counts(what.0, n, count);
+    let root = Rank(count as u32 % n);
+    let case = exercise::case(what, (n, root), count, &counts);
+    let mut wrong = Vec::new();
+    for placement in [Placement::OutOfPlace, Placement::InPlace] {
+        wrong.extend(exercise::run(comm, &case, placement, count as u64 + 1)?);
+    }
+    Ok(wrong)
+}

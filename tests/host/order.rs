@@ -1,0 +1,127 @@
+//! Order: messages, groups, streams, scopes, several communicators of one thread.
+
+use ccl::{Config, Rank, ReduceOp, Request, Stream, UniqueId, group, local};
+
+#[test]
+fn messages_in_any_order_within_a_group() {
+    local::run(4, |comm| {
+        let (me, n) = (comm.rank().0, comm.size());
+        let sent: Vec<Vec<u32>> = (0..n).map(|to| vec![me * 100 + to; 70_000]).collect();
+        let mut received: Vec<Vec<u32>> = (0..n).map(|_| vec![0; 70_000]).collect();
+        group(|group| {
+            // Sends first, all of them longer than the slots: only a group can do this.
+            for (to, buffer) in sent.iter().enumerate() {
+                group.add(&comm, Request::send(buffer, Rank(to as u32)));
+            }
+            for (from, buffer) in received.iter_mut().enumerate().rev() {
+                group.add(&comm, Request::recv(buffer, Rank(from as u32)));
+            }
+            Ok(())
+        })?;
+        for (from, buffer) in received.iter().enumerate() {
+            assert!(buffer.iter().all(|value| *value == from as u32 * 100 + me), "from {from}");
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn several_messages_between_two_ranks_keep_their_order() {
+    local::run(2, |comm| {
+        let peer = Rank(1 - comm.rank().0);
+        let sent: Vec<Vec<u64>> = (0..10).map(|i| vec![i; 1 + i as usize * 9000]).collect();
+        let mut received: Vec<Vec<u64>> = (0..10).map(|i| vec![99; 1 + i * 9000]).collect();
+        group(|group| {
+            sent.iter().for_each(|buffer| group.add(&comm, Request::send(buffer, peer)));
+            received.iter_mut().for_each(|buffer| group.add(&comm, Request::recv(buffer, peer)));
+            Ok(())
+        })?;
+        assert_eq!(sent, received);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_group_of_collectives_and_messages() {
+    local::run(3, |comm| {
+        let me = comm.rank().0;
+        let (next, previous) = (Rank((me + 1) % 3), Rank((me + 2) % 3));
+        let (mut a, mut b, mine, mut theirs) = (vec![1i32; 5000], vec![2i64; 3], [me; 4], [9; 4]);
+        group(|group| {
+            group.add(&comm, Request::all_reduce_in_place(&mut a, ReduceOp::Sum));
+            group.add(&comm, Request::send(&mine, next));
+            group.add(&comm, Request::all_reduce_in_place(&mut b, ReduceOp::Product));
+            group.add(&comm, Request::recv(&mut theirs, previous));
+            Ok(())
+        })?;
+        assert_eq!((a[4999], b[2], theirs), (3, 8, [previous.0; 4]));
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn one_thread_holds_all_ranks() {
+    let config = Config::from_vars([("CCL_TIMEOUT", "20s")]).unwrap();
+    let id = UniqueId::generate_local(&config).unwrap();
+    let joining: Vec<_> = (0..3)
+        .map(|rank| ccl::Communicator::init_rank_nonblocking(&id, Rank(rank), 3, &config).unwrap())
+        .collect();
+    let comms: Vec<_> = joining.into_iter().map(|joining| joining.wait().unwrap()).collect();
+    let mut buffers: Vec<Vec<f64>> = (0..3).map(|rank| vec![f64::from(rank); 100_000]).collect();
+    group(|group| {
+        for (comm, buffer) in comms.iter().zip(&mut buffers) {
+            group.add(comm, Request::all_reduce_in_place(buffer, ReduceOp::Max));
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert!(buffers.iter().flatten().all(|value| *value == 2.0));
+}
+
+#[test]
+fn scopes_overlap_with_the_caller_and_streams_keep_order() {
+    local::run(2, |comm| {
+        let mut vectors: Vec<Vec<i32>> = (0..6).map(|i| vec![i; 200_000]).collect();
+        let stream = Stream::new();
+        comm.scope(|scope| {
+            for vector in &mut vectors {
+                scope.start_on(&stream, Request::all_reduce_in_place(vector, ReduceOp::Sum))?;
+            }
+            stream.synchronize()?;
+            assert!(stream.is_idle());
+            Ok(())
+        })?;
+        for (i, vector) in vectors.iter().enumerate() {
+            assert!(vector.iter().all(|value| *value == 2 * i as i32), "vector {i}");
+        }
+        // Blocking calls after asynchronous ones still work.
+        let mut value = [1u8];
+        comm.all_reduce_in_place(&mut value, ReduceOp::Sum)?;
+        assert_eq!(value, [2]);
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn asynchronous_work_progresses_while_nobody_waits() {
+    local::run(2, |comm| {
+        let mut vector = vec![1i32; 1 << 20];
+        let stream = Stream::new();
+        comm.scope(|scope| {
+            scope.start_on(&stream, Request::all_reduce_in_place(&mut vector, ReduceOp::Sum))?;
+            let patience = std::time::Instant::now();
+            while !stream.is_idle() {
+                assert!(patience.elapsed().as_secs() < 20, "nobody drives");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            Ok(())
+        })?;
+        assert_eq!(vector[0], 2);
+        Ok(())
+    })
+    .unwrap();
+}

@@ -1,0 +1,69 @@
+//! The bytes that the algorithms' descriptions promise, counted.
+
+use ccl_plan::machine::traffic::{Load, Traffic};
+use ccl_plan::machine::{Buffers, Case, Stage, walk};
+use ccl_plan::{Algorithm, Collective, Plan, Rank};
+
+/// What each rank sends and receives when the vector, or a block, has `count` elements.
+fn traffic(collective: Collective, algorithm: Algorithm, n: u32, count: usize) -> Vec<(Load, Load)> {
+    let plan = Plan::new(collective, algorithm, n).expect("the algorithm suits");
+    let case = Case {
+        n,
+        count,
+        channels: 1,
+        chunk_count: 1 << 20,
+        grain_count: 1,
+        slots: 2,
+        root: Rank(0),
+        buffers: Buffers::Apart,
+        blocks: None,
+    };
+    let stage = Stage::new(&plan, &case).expect("the plan is sound");
+    let traffic = walk(&stage, Traffic::new()).expect("the plan completes").domain;
+    (0..n).map(|rank| (traffic.sent(Rank(rank)), traffic.received(Rank(rank)))).collect()
+}
+
+#[test]
+fn bandwidth_optimal_algorithms_send_no_more_than_they_must() {
+    for n in [2, 3, 7, 16] {
+        let vector = 1680 * n as usize;
+        let block = 1680;
+        let least = (u64::from(n) - 1) * 1680;
+        for algorithm in [Algorithm::Ring, Algorithm::TwoShot] {
+            for (sent, received) in traffic(Collective::AllReduce, algorithm, n, vector) {
+                assert_eq!((sent.elements, received.elements), (2 * least, 2 * least), "{algorithm} n={n}");
+            }
+        }
+        for algorithm in [Algorithm::Ring, Algorithm::Direct] {
+            for collective in [Collective::AllGather, Collective::ReduceScatter] {
+                for (sent, received) in traffic(collective, algorithm, n, block) {
+                    assert_eq!(
+                        (sent.elements, received.elements),
+                        (least, least),
+                        "{collective}.{algorithm} n={n}"
+                    );
+                }
+            }
+        }
+        for (sent, _) in traffic(Collective::AllToAll, Algorithm::Direct, n, block) {
+            assert_eq!(sent, Load { messages: u64::from(n) - 1, elements: least });
+        }
+    }
+}
+
+#[test]
+fn one_shot_sends_everything_to_everybody_once() {
+    for (sent, _) in traffic(Collective::AllReduce, Algorithm::OneShot, 6, 100) {
+        assert_eq!(sent, Load { messages: 5, elements: 500 });
+    }
+}
+
+#[test]
+fn chains_pass_the_vector_on_once() {
+    let load = traffic(Collective::Broadcast, Algorithm::Ring, 5, 100);
+    let sent: Vec<u64> = load.iter().map(|(sent, _)| sent.elements).collect();
+    assert_eq!(sent, [100, 100, 100, 100, 0]);
+    let load = traffic(Collective::Broadcast, Algorithm::Direct, 5, 100);
+    let sent: Vec<u64> = load.iter().map(|(sent, _)| sent.elements).collect();
+    assert_eq!(sent, [400, 0, 0, 0, 0]);
+}

@@ -1,0 +1,106 @@
+//! Algorithms that arrive as text: read, checked, verified, and refused with words.
+
+use ccl_plan::machine::{Buffers, Case};
+use ccl_plan::plan::Cast;
+use ccl_plan::program::Program;
+use ccl_plan::verify::{Witness, prove_cast};
+use ccl_plan::{Algorithm, Collective, Plan, Rank};
+
+/// Rank r sends its vector to all others, then folds what they sent, itself first.
+const UNORDERED: &str = "
+program all_reduce.unordered
+collective all_reduce
+chunks 1
+scratch 1
+lane 0 of 1
+  for i in 1..n
+    send pre              in -> to [r+i]                       chunk 0
+  end
+  copy pre                in -> scratch(0)                     chunk 0
+  for i in 1..n
+    recv_reduce_copy      from [r+i], scratch(0) -> scratch(0) chunk 0
+  end
+  copy post               scratch(0) -> out                    chunk 0
+";
+
+fn verdict(text: &str, n: u32) -> Result<(), Box<Witness>> {
+    let plan = Plan::new(Collective::AllReduce, Algorithm::Ring, n).expect("rings reduce");
+    let program =
+        text.parse::<Program>().expect("the text is well formed").check(n).expect("the program is safe");
+    let cast = Cast { programs: vec![program], of_place: vec![0; n as usize] };
+    let case = Case {
+        n,
+        count: 10,
+        channels: 1,
+        chunk_count: 4,
+        grain_count: 1,
+        slots: 2,
+        root: Rank(0),
+        buffers: Buffers::Apart,
+        blocks: None,
+    };
+    prove_cast(&plan, cast, &case).map(|_| ())
+}
+
+#[test]
+fn ranks_must_agree_on_the_order_of_folds() {
+    let witness = verdict(UNORDERED, 3).unwrap_err().to_string();
+    assert!(witness.contains("rank 1 folds in another order"), "{witness}");
+}
+
+#[test]
+fn a_witness_names_the_place_of_the_fault() {
+    let missing_pre = UNORDERED.replace("send pre", "send");
+    let witness = verdict(&missing_pre, 3).unwrap_err().to_string();
+    let expected = [
+        "n=3 count=10",
+        "all_reduce.unordered fails",
+        "rank 2, channel 0, lane 0, instruction 5, pass 0, i=1",
+        "a contribution did not get its scalar exactly once",
+        "in: recv_reduce_copy",
+    ];
+    for part in expected {
+        assert!(witness.contains(part), "{witness}");
+    }
+}
+
+#[test]
+fn a_deadlock_names_who_waits_for_whom() {
+    let inverted = "
+program all_reduce.inverted
+collective all_reduce
+chunks 1
+scratch 0
+lane 0 of 1
+  recv_reduce_copy pre post  from [r-1], in -> out   chunk 0
+  send pre                   in -> to [r+1]          chunk 0
+";
+    let witness = verdict(inverted, 2).unwrap_err();
+    assert!(witness.is_deadlock());
+    let text = witness.to_string();
+    assert!(text.contains("rank 0, channel 0, lane 0, instruction 0, pass 0"), "{text}");
+    assert!(text.contains("waits for 1 to send on 1 -> 0"), "{text}");
+}
+
+#[test]
+fn the_checker_refuses_what_could_leave_its_bounds() {
+    let cases = [
+        ("from [r+i], scratch(0)", "from r+i, scratch(0)", "a peer in 0..4"),
+        ("scratch(0) -> scratch(0)", "scratch(0) -> scratch(1)", "a scratch cell in 0..1"),
+        (
+            "scratch(0) -> out                    chunk 0",
+            "scratch(0) -> out send_block 0",
+            "chunks of vectors",
+        ),
+        ("for i in 1..n", "for i in 1..100n", "bounds near n"),
+        ("copy post               scratch(0) -> out", "copy post pre scratch(0) -> out", ""),
+    ];
+    for (from, to, expected) in cases {
+        let text = UNORDERED.replacen(from, to, 1);
+        let error = match text.parse::<Program>() {
+            Err(error) => error.to_string(),
+            Ok(program) => program.check(4).unwrap_err().to_string(),
+        };
+        assert!(error.contains(expected), "{error}");
+    }
+}

@@ -1,0 +1,107 @@
+//! Plans verified: all of them at small n, by example above.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ccl_plan::machine::{Buffers, Case};
+use ccl_plan::verify::mutate::mutations;
+use ccl_plan::verify::{Depth, VerifyReport, cases, plans, prove, verify};
+use ccl_plan::{Algorithm, Collective, Plan, Rank};
+
+#[test]
+fn every_plan_holds() {
+    let report = on_all_cores(plans(1..=MAX_RANKS).collect(), |plan| {
+        verify(plan, Depth::Each).map_err(|witness| witness.to_string())
+    });
+    println!("{} plans, {} walks, {} steps", report.plans, report.walks, report.steps);
+    assert_eq!(report.plans, u64::from(MAX_RANKS) * 24);
+    for ((collective, algorithm), finding) in &report.findings {
+        let fused = *algorithm == Algorithm::Ring
+            && !matches!(collective, Collective::Broadcast | Collective::Reduce)
+            || *algorithm == Algorithm::TwoShot;
+        assert_eq!(finding.slots, if fused { 2 } else { 1 }, "{collective}.{algorithm}: slots");
+        let moving =
+            *algorithm == Algorithm::Ring && collective.reduces() && *collective != Collective::Reduce;
+        assert_eq!(finding.size_independent, !moving, "{collective}.{algorithm}: order of folds");
+    }
+}
+
+#[test]
+fn larger_plans_hold() {
+    let large = [33, 47, 63, 64, 65, 96, 127, 128].into_iter().flat_map(|n| plans(n..=n)).collect();
+    let report =
+        on_all_cores(large, |plan| verify(plan, Depth::Quick).map_err(|witness| witness.to_string()));
+    assert_eq!(report.plans, 8 * 24);
+}
+
+#[test]
+fn nonces_hold_where_sets_end() {
+    for (collective, algorithm, n) in [
+        (Collective::AllReduce, Algorithm::Ring, 600),
+        (Collective::AllReduce, Algorithm::TwoShot, 129),
+        (Collective::ReduceScatter, Algorithm::Ring, 257),
+        (Collective::AllGather, Algorithm::Direct, 130),
+        (Collective::Broadcast, Algorithm::Ring, 5000),
+        (Collective::Reduce, Algorithm::Direct, 1000),
+        (Collective::Barrier, Algorithm::Dissemination, 1500),
+    ] {
+        let plan = Plan::new(collective, algorithm, n).unwrap();
+        let mut case = cases(&plan, Depth::Quick).remove(0);
+        (case.count, case.slots) = (3, 2);
+        prove(&plan, &case).unwrap_or_else(|witness| panic!("{witness}"));
+    }
+}
+
+#[test]
+fn any_order_of_ranks_holds() {
+    for plan in plans(7..=7) {
+        let order = [3, 0, 6, 2, 5, 1, 4].map(Rank);
+        let plan = plan.with_order(&order).unwrap();
+        for case in cases(&plan, Depth::Each).into_iter().filter(|case| case.slots > 1) {
+            prove(&plan, &case).unwrap_or_else(|witness| panic!("{witness}"));
+        }
+    }
+}
+
+#[test]
+fn all_to_all_in_place_is_caught() {
+    let plan = Plan::new(Collective::AllToAll, Algorithm::Direct, 4).unwrap();
+    let case: Case = cases(&plan, Depth::Quick).pop().unwrap();
+    let witness = prove(&plan, &Case { buffers: Buffers::InPlace, ..case }).unwrap_err();
+    assert!(witness.to_string().contains("two lanes touch"), "{witness}");
+}
+
+#[test]
+fn damage_is_noticed() {
+    let report = on_all_cores(plans(2..=9).collect(), |plan| {
+        mutations(plan, 7, 32).map_err(|witness| witness.to_string())
+    });
+    println!(
+        "{} mutations: {} rejected, {} equivalent",
+        report.mutations, report.rejected, report.equivalent
+    );
+    assert_eq!(report.mutations, report.rejected + report.equivalent);
+    assert!(report.rejected * 10 >= report.mutations * 8, "{report:?}");
+}
+
+/// Runs `check` for every plan and adds the reports up.
+fn on_all_cores(
+    plans: Vec<Plan>,
+    check: impl Fn(&Plan) -> Result<VerifyReport, String> + Sync,
+) -> VerifyReport {
+    let (next, total) = (AtomicUsize::new(0), Mutex::new(VerifyReport::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let report = check(plan).unwrap_or_else(|witness| panic!("{witness}"));
+                    *total.lock().expect("no check panics") += &report;
+                }
+            });
+        }
+    });
+    total.into_inner().expect("no check panics")
+}
+
+/// Up to here every plan is walked through each axis of cases.
+const MAX_RANKS: u32 = 24;

@@ -1,0 +1,19 @@
+//! Ranks as processes: kills, strangers at the root's port, and hosts without shared memory files.
+//!
+//! This binary runs itself once for each rank; see [`worker`] for what a rank does.
+
+#![allow(clippy::unwrap_used)]
+
+mod kills;
+mod pool;
+mod shm;
+mod strangers;
+mod worker;
+
+/// The body of a rank; nothing when run as a test.
+#[test]
+fn rank_of_a_test() {
+    if std::env::var_os(pool::ROLE).is_some() {
+        worker::serve();
+    }
+}

@@ -1,0 +1,99 @@
+//! One rank's process: it takes commands from standard input, one a line, and answers each in one.
+//!
+//! Answers begin with [`MARK`], because the test harness also writes to standard output.
+
+use std::io::{BufRead, Write};
+
+use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, UniqueId};
+use ccl_tests::exercise::{self, Placement};
+
+/// Serves until standard input ends: `make <init timeout>` answers `id` with a new unique id, whose root
+/// lives here; `resources` answers what this process holds; for `join` see [`join`].
+pub(crate) fn serve() {
+    for line in std::io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[0] {
+            "make" => say(&format!("id {}", UniqueId::generate_local(&config(words[1])).unwrap().to_hex())),
+            "join" => join(&words[1..]),
+            "resources" => say(&format!("resources {}", resources())),
+            other => panic!("no command {other}"),
+        }
+    }
+}
+
+/// `join <id> <rank> <n> <init timeout> <work>`: work is the number of calls to make, `endless`, or
+/// `check`; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
+fn join(words: &[&str]) {
+    let (id, rank, n): (UniqueId, u32, u32) =
+        (words[0].parse().unwrap(), words[1].parse().unwrap(), words[2].parse().unwrap());
+    say("joining");
+    let done = Communicator::init_rank(&id, Rank(rank), n, &config(words[3])).and_then(|comm| {
+        say("in");
+        let wrong = work(&comm, words[4])?;
+        say("leaving");
+        Ok(wrong)
+    });
+    match done {
+        Ok(wrong) if wrong.is_empty() => say("ok"),
+        Ok(wrong) => say(&format!("error wrong: {}", wrong.join("; "))),
+        Err(error) => say(&format!("error {error}")),
+    }
+}
+
+/// What came out wrong.
+fn work(comm: &Communicator, work: &str) -> Result<Vec<String>> {
+    if work == "check" {
+        return check(comm);
+    }
+    let calls = if work == "endless" { usize::MAX } else { work.parse().unwrap() };
+    let mut values = vec![1f32; 20_000];
+    for call in 0..calls {
+        // Small and large calls take different paths.
+        let count = if call % 2 == 0 { 8 } else { values.len() };
+        values.fill(1.0);
+        comm.all_reduce_in_place(&mut values[..count], ReduceOp::Sum)?;
+        if values[count - 1] != comm.size() as f32 {
+            return Ok(vec![format!("call {call}: {}", values[count - 1])]);
+        }
+    }
+    Ok(Vec::new())
+}
+
+fn check(comm: &Communicator) -> Result<Vec<String>> {
+    let n = comm.size();
+    let mut wrong = Vec::new();
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::AllToAll] {
+        let what = (collective, Dtype::I32, ReduceOp::Sum);
+        let counts = exercise::uneven_counts(collective, n, 1031);
+        let case = exercise::case(what, (n, Rank(0)), 1031, &counts);
+        wrong.extend(exercise::run(comm, &case, Placement::OutOfPlace, 7)?);
+    }
+    comm.barrier()?;
+    Ok(wrong)
+}
+
+fn config(init_timeout: &str) -> Config {
+    // Strangers are refused by the hundred, each with a warning.
+    let vars = [("CCL_INIT_TIMEOUT", init_timeout), ("CCL_TIMEOUT", "30s"), ("CCL_DEBUG", "NONE")];
+    Config::from_vars(vars).unwrap()
+}
+
+/// Descriptors, mappings of anonymous shared files, and threads of this process.
+fn resources() -> String {
+    let count = |directory: &str| std::fs::read_dir(directory).unwrap().count();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let maps = maps.lines().filter(|line| line.contains("memfd:")).count();
+    let (descriptors, threads) = (count("/proc/self/fd"), count("/proc/self/task"));
+    format!("{descriptors} descriptors, {maps} mappings, {threads} threads")
+}
+
+fn say(answer: &str) {
+    let answer = answer.replace('\n', " | ");
+    let mut out = std::io::stdout().lock();
+    // The parent may be gone, which ends this process soon.
+    let _ = out.write_all(format!("\n{MARK}{answer}\n").as_bytes()).and_then(|()| out.flush());
+}
+
+/// How an answer begins.
+pub(crate) const MARK: &str = "@ccl ";

@@ -1,0 +1,102 @@
+//! The programs as users run them: the binary `ccl` and the plugin of the socket network.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The binary `ccl`, built like the calling test; the first call brings it up to date.
+pub fn ccl() -> PathBuf {
+    built().join(BINARIES[0])
+}
+
+/// The socket network as a shared object, built like the calling test.
+pub fn socket_plugin() -> PathBuf {
+    built().join(BINARIES[1])
+}
+
+/// A command that is ended after `limit_s` seconds and inherits nothing that ccl or a launcher reads.
+pub fn command(limit_s: u64, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    // With the signal it ends as `timeout` does, with 124, and its own children end with it.
+    let mut command = Command::new("timeout");
+    command.arg("--kill-after=10").arg(limit_s.to_string()).arg(program);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| speaks_of_ranks(name)) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Whether `program` can be started.
+pub fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// The output of a command that must succeed.
+///
+/// # Panics
+///
+/// It does not start, or ends with another status than 0.
+#[track_caller]
+pub fn succeeds(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    assert!(output.status.success(), "{command:?}\n{}: {}", output.status, both(&output));
+    output
+}
+
+/// What a command printed, both streams.
+pub fn both(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).join("\n")
+}
+
+/// Where cargo puts the binaries of the profile that the calling test was built with.
+fn built() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let test = std::env::current_exe().expect("a running test has a file");
+        let folder = test.ancestors().nth(2).expect("tests lie in PROFILE/deps").to_owned();
+        // Cargo itself would build both again, with the features that they have without the other crates.
+        if !BINARIES.iter().all(|name| is_fresh(&folder.join(name))) {
+            build(&folder);
+        }
+        folder
+    })
+}
+
+/// Whether a binary is newer than the sources that cargo lists beside it.
+fn is_fresh(binary: &Path) -> bool {
+    let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let Ok(list) = std::fs::read_to_string(binary.with_extension("d")) else { return false };
+    let sources = list.trim().split_once(": ").map_or("", |(_, sources)| sources).split(' ');
+    modified(binary).is_some_and(|built| {
+        sources.map(|source| modified(Path::new(source))).all(|changed| changed.is_some_and(|at| at <= built))
+    })
+}
+
+fn build(folder: &Path) {
+    let profile = folder.file_name().and_then(|name| name.to_str()).expect("profiles have ASCII names");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "-p", "ccl-tools", "-p", "ccl-net-socket-plugin"]);
+    cargo.args(["--profile", if profile == "debug" { "dev" } else { profile }]);
+    cargo.arg("--target-dir").arg(folder.parent().expect("a profile's folder lies in cargo's"));
+    // Variables that cargo set for this test only would make it build more than it must.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_this_test(name)) {
+        cargo.env_remove(name);
+    }
+    succeeds(cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
+}
+
+fn is_of_this_test(name: &std::ffi::OsStr) -> bool {
+    let name = name.to_string_lossy();
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+fn speaks_of_ranks(name: &std::ffi::OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let starts =
+        ["CCL_", "NCCL_", "LOCAL_", "MASTER_", "OMPI_", "PMI", "MPI_", "MV2_", "JSM_", "FLUX_", "SLURM_"];
+    ["RANK", "WORLD_SIZE"].contains(&&*name) || starts.iter().any(|start| name.starts_with(start))
+}
+
+const BINARIES: [&str; 2] = ["ccl", "libccl_net_socket.so"];

@@ -1,0 +1,114 @@
+//! `ccl perf all`: every operation on every dtype, with every reduce operation, in place and out of
+//! place, over shared memory and over sockets, with ranks as processes and as threads.
+//!
+//! The tests here take a part of each axis. All of all axes is one more:
+//!
+//!     cargo test --release -p ccl-tests --test tool -- --ignored --nocapture
+
+use std::time::Instant;
+
+use ccl_tests::program;
+
+#[test]
+fn shared_memory_between_processes() {
+    for n in [2, 3, 5] {
+        Run { n, ranks_as: "processes", path: Path::Shm, options: SHORT }.check();
+    }
+    Run { n: 3, ranks_as: "processes", path: Path::Shm, options: LONG }.check();
+}
+
+#[test]
+fn shared_memory_between_threads() {
+    for n in [2, 3, 5] {
+        Run { n, ranks_as: "threads", path: Path::Shm, options: SHORT }.check();
+    }
+}
+
+#[test]
+fn sockets_between_processes() {
+    for n in [2, 3, 5] {
+        Run { n, ranks_as: "processes", path: Path::Sockets, options: SHORT }.check();
+    }
+    Run { n: 2, ranks_as: "processes", path: Path::Sockets, options: LONG }.check();
+}
+
+#[test]
+fn sockets_between_threads() {
+    for n in [2, 3, 5] {
+        Run { n, ranks_as: "threads", path: Path::Sockets, options: SHORT }.check();
+    }
+}
+
+#[test]
+fn sixty_four_threads() {
+    Run { n: 64, ranks_as: "threads", path: Path::Shm, options: "-d float --counts 0,1,67" }.check();
+}
+
+#[test]
+#[ignore = "takes minutes in release, hours in dev: a release step"]
+fn full_matrix() {
+    for path in [Path::Shm, Path::Sockets] {
+        for ranks_as in ["processes", "threads"] {
+            for n in [2, 3, 4, 5, 8] {
+                Run { n, ranks_as, path, options: "-d all -o all -r all --counts 0,1,1031" }.check();
+                Run { n, ranks_as, path, options: "-d all -o all --counts 1M+3" }.check();
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Path {
+    Shm,
+    Sockets,
+}
+
+/// One run of `ccl perf all`.
+#[derive(Debug)]
+struct Run {
+    n: u32,
+    ranks_as: &'static str,
+    path: Path,
+    options: &'static str,
+}
+
+impl Run {
+    /// Nothing is wrong, and there was something that could have been.
+    #[track_caller]
+    fn check(&self) {
+        let (ccl, plugin) = (program::ccl(), program::socket_plugin());
+        let _turn = super::turn();
+        let mut command = program::command(LIMIT_S, ccl);
+        command.args(["perf", "all", "-n", &self.n.to_string(), "--ranks-as", self.ranks_as]);
+        command.args(["--placement", "both", "--iters", "0", "-w", "0"]).args(self.options.split(' '));
+        if self.path == Path::Sockets {
+            command.env("CCL_SHM_DISABLE", "1").env("CCL_NET_PLUGIN", &plugin).env("CCL_DEBUG", "INFO");
+        }
+        let start = Instant::now();
+        let output = program::succeeds(&mut command);
+        let text = program::both(&output);
+        let (points, results, wrong) =
+            summary(&text).unwrap_or_else(|| panic!("{self:?}: no summary\n{text}"));
+        println!("{self:?}: {points} points, {results} results, {wrong} wrong, {:?}", start.elapsed());
+        if self.path == Path::Sockets {
+            let chosen = text.lines().find(|line| line.contains("libccl_net_socket.so (offers"));
+            assert!(chosen.is_some_and(|line| line.contains(": chosen, network socket")), "{self:?}\n{text}");
+        }
+        assert_eq!(wrong, 0, "{self:?}\n{text}");
+        // All 16 operations; most have a form in place.
+        assert!(points >= 16 && results > points, "{self:?}: {points} points, {results} results");
+        assert_eq!(text.matches(" OK\n").count(), 16, "{self:?}\n{text}");
+    }
+}
+
+/// Points, results and wrong elements of all operations, from the last line of the tables.
+fn summary(text: &str) -> Option<(u64, u64, u64)> {
+    let line = text.lines().find(|line| line.starts_with("# All tests:"))?;
+    let mut numbers = line.split(' ').filter_map(|word| word.parse().ok());
+    Some((numbers.next()?, numbers.next()?, numbers.next()?))
+}
+
+const SHORT: &str = "-d all -o all -r 1 --counts 0,1,1031";
+/// More than any slot or chunk holds, and odd.
+const LONG: &str = "-d float,uint8 -o sum --counts 1M+3";
+const LIMIT_S: u64 = 3600;
