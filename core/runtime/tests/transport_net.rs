@@ -159,20 +159,27 @@ impl Betrayed {
     fn intrude(self: &Arc<Betrayed>, handle: &[u8]) {
         let betrayed = Arc::clone(self);
         let handle = Handle(handle.try_into().unwrap());
+        let plugin = NetPlugin::linked(ccl_net_socket::table()).unwrap();
+        let mut connecting = plugin.init(&[], LogFn::none()).unwrap().connect(0, handle).unwrap();
+        // Connected and introduced before the handle goes on; accepted when the fabric looks.
+        let until = Instant::now() + Duration::from_millis(20);
+        let mut accepted = None;
+        while Instant::now() < until && accepted.is_none() {
+            accepted = connecting.poll().unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
         std::thread::spawn(move || {
-            let plugin = NetPlugin::linked(ccl_net_socket::table()).unwrap();
-            let mut connecting = plugin.init(&[], LogFn::none()).unwrap().connect(0, handle).unwrap();
             let comm = loop {
-                match connecting.poll().unwrap() {
+                match accepted.take() {
                     Some(comm) => break comm,
                     None => std::thread::sleep(Duration::from_millis(1)),
                 }
+                accepted = connecting.poll().unwrap();
             };
             betrayed.intruders.fetch_add(1, Ordering::Relaxed);
             // Connected for as long as the test.
             std::mem::forget(comm);
         });
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -205,7 +212,11 @@ fn a_stranger_at_the_port_does_not_take_the_edge() {
                 let mut fabric = join(&over_net(), &relay, me, 2).unwrap();
                 all_to_all(me, 2, &mut fabric, 1, 1, 5);
                 relay.all_gather(Vec::new()).unwrap();
-                assert_eq!(betrayed.intruders.load(Ordering::Relaxed), 1, "the stranger was there");
+                let until = Instant::now() + Duration::from_secs(10);
+                while betrayed.intruders.load(Ordering::Relaxed) == 0 {
+                    assert!(Instant::now() < until, "the stranger was never accepted");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             });
         }
     });
