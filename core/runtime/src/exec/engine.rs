@@ -12,11 +12,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ccl_plan::layout::Tables;
 use ccl_plan::{Collective, Rank};
 
 use super::host::{Operation, Poll, Stop};
-use super::plans::{Decision, Plans};
-use super::reduce::Reduction;
+use super::plans::Plans;
 use crate::control::Control;
 use crate::error::{Error, Fault, Result};
 use crate::memory::scratch::Scratch;
@@ -37,7 +37,7 @@ pub(crate) struct Engine {
     /// A copy of the send buffer of an in-place all-to-all.
     staging: Vec<u8>,
     queue: VecDeque<Queued>,
-    spare: Vec<Operation>,
+    spare: Vec<Box<Operation>>,
     sequence: u64,
     /// Messages sent to and received from each rank so far.
     messages: Vec<[u32; 2]>,
@@ -48,7 +48,7 @@ pub(crate) struct Engine {
 }
 
 struct Queued {
-    operation: Operation,
+    operation: Box<Operation>,
     started: bool,
     gate: Option<Gate>,
 }
@@ -93,8 +93,7 @@ impl Engine {
             return Err(error.clone());
         }
         let bound = self.check(request)?;
-        let decision = self.plans.decide(&bound, request.tables().as_ref())?;
-        let mut operation = self.blank(bound, decision);
+        let mut operation = self.blank(bound, request.tables().as_ref())?;
         if let Some(tables) = request.tables() {
             operation.tables.store(tables);
             operation.tables.face_root(bound.collective, self.rank, bound.root);
@@ -273,15 +272,15 @@ impl Engine {
     }
 
     /// An operation to fill in, with the allocations of an earlier one.
-    fn blank(&mut self, bound: Bound, decision: Decision) -> Operation {
-        let reduction = Reduction::new(bound.dtype, bound.reduce.op(), self.n, bound.reduce.scalar());
-        match self.spare.pop() {
+    fn blank(&mut self, bound: Bound, tables: Option<&Tables<'_>>) -> Result<Box<Operation>> {
+        let decision = self.plans.decide(&bound, tables, &mut self.fabric)?;
+        Ok(match self.spare.pop() {
             Some(mut operation) => {
-                operation.rebind(bound, decision, reduction);
+                operation.rebind(bound, decision);
                 operation
             }
-            None => Operation::new(bound, decision, reduction),
-        }
+            None => Box::new(Operation::new(bound, decision)),
+        })
     }
 
     /// Gives the operation its number and tag, and tells the board.

@@ -6,27 +6,23 @@
 
 use std::sync::Arc;
 
-use ccl_plan::cursor::{Action, Cursor, Site, Step};
+use ccl_plan::cursor::Cursor;
 use ccl_plan::layout::{Layout, Tables};
-use ccl_plan::program::Checked;
 use ccl_plan::{Channel, Collective, Rank};
 
 use super::plans::Decision;
-use super::reduce::{self, Finish, Reduction};
-use crate::error::{Error, Result};
+use super::reduce::{self, Finish};
+use super::tape::{Entry, Kind, Resolve, Spot};
+use crate::error::Error;
 use crate::memory::scratch::Scratch;
 use crate::request::Bound;
-use crate::transport::{EdgeIndex, Fabric, Slot};
+use crate::transport::{Fabric, Slot};
 
 /// One call being executed.
 pub(crate) struct Operation {
     pub(crate) bound: Bound,
-    pub(crate) program: Arc<Checked>,
     pub(crate) tables: OwnedTables,
-    pub(crate) channels: u16,
-    pub(crate) chunk_count: usize,
-    pub(crate) grain_count: usize,
-    pub(crate) reduction: Reduction,
+    decision: Arc<Decision>,
     /// Identifies the operation in every slot, so that ranks cannot mix operations up.
     pub(crate) tag: u32,
     pub(crate) sequence: u64,
@@ -44,11 +40,19 @@ pub(crate) struct OwnedTables {
 
 /// One lane of one channel.
 struct Run {
-    cursor: Cursor,
-    pending: Option<Action>,
+    source: Source,
     channel: Channel,
     state: RunState,
-    waiting_for: Option<Rank>,
+    /// The peer that the lane waits for, and the instruction that waits.
+    waiting_for: Option<(Rank, u32)>,
+}
+
+/// Where a lane's steps come from.
+enum Source {
+    /// The decision's tape, from this entry on.
+    Tape(usize),
+    /// The program itself, and the step that must wait.
+    Program(Cursor, Option<Entry>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,17 +103,15 @@ impl Operation {
     pub(crate) fn start(&mut self, rank: Rank, n: u32) {
         let mut lanes = std::mem::take(&mut self.lanes);
         lanes.clear();
-        let program = Arc::clone(&self.program);
         let layout = self.layout(rank, n);
-        for channel in 0..self.channels {
+        let (program, root) = (&self.decision.program, self.bound.root);
+        for channel in (0..self.decision.channels).map(Channel) {
             for lane in 0..program.lanes.len() {
-                lanes.push(Run {
-                    cursor: Cursor::new(&program, lane, Channel(channel), &layout, self.bound.root),
-                    pending: None,
-                    channel: Channel(channel),
-                    state: RunState::Open,
-                    waiting_for: None,
-                });
+                let source = match &self.decision.tape {
+                    Some(_) => Source::Tape(0),
+                    None => Source::Program(Cursor::new(program, lane, channel, &layout, root), None),
+                };
+                lanes.push(Run { source, channel, state: RunState::Open, waiting_for: None });
             }
         }
         self.open_lanes = lanes.len();
@@ -118,15 +120,11 @@ impl Operation {
     }
 
     /// An operation that has not started.
-    pub(crate) fn new(bound: Bound, decision: Decision, reduction: Reduction) -> Operation {
+    pub(crate) fn new(bound: Bound, decision: &Arc<Decision>) -> Operation {
         Operation {
             bound,
-            program: decision.program,
             tables: OwnedTables::default(),
-            channels: decision.channels,
-            chunk_count: decision.chunk_count,
-            grain_count: decision.grain_count,
-            reduction,
+            decision: Arc::clone(decision),
             tag: 0,
             sequence: 0,
             lanes: Vec::new(),
@@ -136,22 +134,17 @@ impl Operation {
     }
 
     /// Makes this another operation, keeping its allocations.
-    pub(crate) fn rebind(&mut self, bound: Bound, decision: Decision, reduction: Reduction) {
+    pub(crate) fn rebind(&mut self, bound: Bound, decision: &Arc<Decision>) {
         self.bound = bound;
-        self.program = decision.program;
-        self.channels = decision.channels;
-        self.chunk_count = decision.chunk_count;
-        self.grain_count = decision.grain_count;
-        self.reduction = reduction;
+        // Mostly the same as last time; the count of references is then better left alone.
+        if !Arc::ptr_eq(&self.decision, decision) {
+            self.decision = Arc::clone(decision);
+        }
     }
 
     /// Whether this is one side of a message rather than a collective.
     pub(crate) fn is_message(&self) -> bool {
         matches!(self.bound.collective, Collective::Send | Collective::Recv)
-    }
-
-    fn tag_offset(&self) -> u8 {
-        if self.is_message() { MESSAGE_TAG } else { 0 }
     }
 
     /// Whether the send buffer must be copied aside first: an all-to-all overwrites what it has not
@@ -188,20 +181,22 @@ impl Operation {
     /// The first lane that is not done: where it is and whom it waits for.
     pub(crate) fn position(&self) -> Position {
         let open = self.lanes.iter().find(|run| run.state != RunState::Done);
-        open.map_or(Position::default(), |run| Position {
-            instruction: run.cursor.instruction() as u32,
-            waiting_for: run.waiting_for,
-        })
+        let waiting = open.and_then(|run| run.waiting_for);
+        Position {
+            instruction: waiting.map_or(0, |(_, instruction)| instruction),
+            waiting_for: waiting.map(|(peer, _)| peer),
+        }
     }
 
     /// Bytes of scratch that the operation needs.
     pub(crate) fn scratch_bytes(&self) -> usize {
-        let lanes = usize::from(self.channels) * self.program.lanes.len();
-        lanes * usize::from(self.program.scratch_chunks) * self.chunk_bytes()
+        let program = &self.decision.program;
+        let lanes = usize::from(self.decision.channels) * program.lanes.len();
+        lanes * usize::from(program.scratch_chunks) * self.chunk_bytes()
     }
 
     fn chunk_bytes(&self) -> usize {
-        self.chunk_count * self.bound.dtype.size_bytes()
+        self.decision.chunk_count * self.bound.dtype.size_bytes()
     }
 
     fn layout(&self, rank: Rank, n: u32) -> Layout<'_> {
@@ -212,9 +207,9 @@ impl Operation {
             count: self.bound.count,
             tables: self.bound.collective.uneven().then(|| self.tables.borrow()),
             order: None,
-            channels: self.channels,
-            chunk_count: self.chunk_count,
-            grain_count: self.grain_count,
+            channels: self.decision.channels,
+            chunk_count: self.decision.chunk_count,
+            grain_count: self.decision.grain_count,
         }
     }
 
@@ -231,10 +226,17 @@ impl Operation {
             if run.state != RunState::Open {
                 continue;
             }
-            let layout = self.layout(rank, n);
-            let cells = scratch.cells(index * usize::from(self.program.scratch_chunks), self.chunk_bytes());
-            let mut lane = LaneStep { operation: self, run, layout, fabric: &mut *fabric, cells };
-            moved |= lane.advance()?;
+            let first = index * usize::from(self.decision.program.scratch_chunks);
+            let cells = scratch.cells(first, self.chunk_bytes());
+            let fabric = &mut *fabric;
+            let mut lane = LaneStep { operation: self, state: &mut run.state, fabric, cells, waiting_for: None };
+            moved |= match &mut run.source {
+                Source::Tape(at) => lane.replay(index, at)?,
+                Source::Program(cursor, pending) => {
+                    lane.follow(cursor, pending, run.channel, &self.layout(rank, n))?
+                }
+            };
+            run.waiting_for = lane.waiting_for;
             match run.state {
                 RunState::Done => self.open_lanes -= 1,
                 RunState::AtBarrier => self.at_barrier += 1,
@@ -292,182 +294,156 @@ impl OwnedTables {
 /// Everything one lane needs to take steps.
 struct LaneStep<'a> {
     operation: &'a Operation,
-    run: &'a mut Run,
-    layout: Layout<'a>,
+    state: &'a mut RunState,
     fabric: &'a mut Fabric,
     /// Start of this lane's scratch.
     cells: *mut u8,
+    waiting_for: Option<(Rank, u32)>,
 }
 
 impl LaneStep<'_> {
-    /// Takes steps until the lane must wait or is done; whether it took any.
-    fn advance(&mut self) -> Result<bool, Stop> {
+    /// Takes steps of the tape until the lane must wait or is done; whether it took any.
+    fn replay(&mut self, lane: usize, at: &mut usize) -> Result<bool, Stop> {
+        let Some(tape) = &self.operation.decision.tape else {
+            return Err(Error::bug("a lane replays a tape that is not there").into());
+        };
+        let mut moved = false;
+        while let Some(entry) = tape.lane(lane).get(*at) {
+            if !self.take(entry)? {
+                return Ok(moved);
+            }
+            *at += 1;
+            moved = true;
+            if entry.kind == Kind::Barrier {
+                *self.state = RunState::AtBarrier;
+                return Ok(true);
+            }
+        }
+        *self.state = RunState::Done;
+        Ok(true)
+    }
+
+    /// As [`LaneStep::replay`], asking the program for each step.
+    fn follow(
+        &mut self,
+        cursor: &mut Cursor,
+        pending: &mut Option<Entry>,
+        channel: Channel,
+        layout: &Layout<'_>,
+    ) -> Result<bool, Stop> {
+        let operation = self.operation;
+        let mut resolve = Resolve {
+            size_bytes: operation.bound.dtype.size_bytes(),
+            chunk_count: layout.chunk_count,
+            channel,
+            edge_tag: edge_tag(operation.bound.collective),
+        };
         let mut moved = false;
         loop {
-            let program: &Checked = &self.operation.program;
-            let action = match self.run.pending.take() {
-                Some(action) => action,
-                None => match self.run.cursor.next(program, &self.layout) {
-                    Some(action) => action,
+            let entry = match pending {
+                Some(entry) => entry,
+                None => match cursor.next(&operation.decision.program, layout) {
+                    Some(action) => {
+                        let instruction = cursor.instruction() as u32;
+                        pending.insert(resolve.entry(&action, instruction, self.fabric)?)
+                    }
                     None => {
-                        self.run.state = RunState::Done;
+                        *self.state = RunState::Done;
                         return Ok(true);
                     }
                 },
             };
-            let taken = match &action {
-                Action::Move(step) => self.take(step)?,
-                Action::Signal(site) => self.signal(*site)?,
-                Action::Wait(site) => self.wait(*site)?,
-                Action::Barrier => {
-                    self.run.state = RunState::AtBarrier;
-                    return Ok(true);
-                }
-            };
-            if !taken {
-                self.run.pending = Some(action);
+            if !self.take(entry)? {
                 return Ok(moved);
             }
+            let kind = entry.kind;
+            *pending = None;
             moved = true;
+            if kind == Kind::Barrier {
+                *self.state = RunState::AtBarrier;
+                return Ok(true);
+            }
         }
     }
 
-    /// One Move, if every edge is ready.
-    fn take(&mut self, step: &Step) -> Result<bool, Stop> {
-        let bytes = step.count * self.operation.bound.dtype.size_bytes();
+    /// One step, if every edge is ready.
+    #[inline]
+    fn take(&mut self, entry: &Entry) -> Result<bool, Stop> {
         let mut inputs = [std::ptr::null::<u8>(); 4];
         let mut outputs = [std::ptr::null_mut::<u8>(); 4];
-        let mut pre = 0u8;
-        for (index, site) in step.inputs().iter().enumerate() {
-            let Some(address) = self.input(*site, bytes)? else { return Ok(false) };
-            inputs[index] = address;
-            if step.finish.pre && matches!(site, Site::Input { .. }) {
-                pre |= 1 << index;
-            }
-        }
-        for (address, site) in outputs.iter_mut().zip(step.outputs()) {
-            let Some(found) = self.output(*site, bytes)? else { return Ok(false) };
+        for (address, spot) in inputs.iter_mut().zip(entry.inputs()) {
+            let Some(found) = self.input(entry, *spot)? else { return Ok(false) };
             *address = found;
         }
-        let inputs = &inputs[..step.inputs().len()];
-        let outputs = &outputs[..step.outputs().len()];
-        let finish = Finish::NONE.scaling(pre);
-        let finish = if step.finish.post { finish.completing() } else { finish };
-        // SAFETY: user addresses come from a request whose lengths were checked against the layout
-        // that cut this step and whose borrows outlive the operation; slots hold at least `bytes`
-        // (checked against the slot size at launch, and against the slot's length on receive) and
-        // are ours until posted or released; scratch cells hold a chunk each. Ranges are equal or
-        // disjoint because the program was checked and in-place calls were verified for it.
-        unsafe {
-            if inputs.len() == 1 && finish == Finish::NONE {
-                reduce::copy(inputs[0], outputs, bytes);
-            } else {
-                self.operation.reduction.fold(inputs, outputs, step.count, finish);
+        for (address, spot) in outputs.iter_mut().zip(entry.outputs()) {
+            let Some(found) = self.output(entry, *spot)? else { return Ok(false) };
+            *address = found;
+        }
+        if entry.kind == Kind::Move {
+            let (inputs, outputs) = (&inputs[..entry.inputs().len()], &outputs[..entry.outputs().len()]);
+            // SAFETY: user addresses come from a request whose lengths were checked against the layout
+            // that cut this step and whose borrows outlive the operation; slots hold at least `bytes`
+            // (checked against the slot size at launch, and against the slot's length on receive) and
+            // are ours until posted or released; scratch cells hold a chunk each. Ranges are equal or
+            // disjoint because the program was checked and in-place calls were verified for it.
+            unsafe {
+                if inputs.len() == 1 && entry.finish == Finish::NONE {
+                    reduce::copy(inputs[0], outputs, entry.bytes);
+                } else {
+                    self.operation.decision.reduction.fold(inputs, outputs, entry.count, entry.finish);
+                }
             }
         }
-        self.finish(step, bytes)?;
-        Ok(true)
-    }
-
-    /// Posts and releases the slots of a Move that was made.
-    fn finish(&mut self, step: &Step, bytes: usize) -> Result<(), Stop> {
-        for site in step.outputs() {
-            if let Site::Send { peer, tag } = *site {
-                let edge = self.send_edge(peer, tag)?;
-                self.fabric.sender(edge).post(bytes, self.operation.tag)?;
+        // What was made is handed on, what was used is given back.
+        for spot in entry.outputs() {
+            if let Spot::To(edge, _) = *spot {
+                self.fabric.sender(edge).post(entry.bytes, self.operation.tag)?;
             }
         }
-        for site in step.inputs() {
-            if let Site::Receive { peer, tag } = *site {
-                let edge = self.receive_edge(peer, tag)?;
+        for spot in entry.inputs() {
+            if let Spot::From(edge, _) = *spot {
                 self.fabric.receiver(edge).release()?;
             }
         }
-        Ok(())
-    }
-
-    fn signal(&mut self, site: Site) -> Result<bool, Stop> {
-        let Site::Send { peer, tag } = site else {
-            return Err(Error::bug("a signal without a send edge").into());
-        };
-        if self.output(site, 0)?.is_none() {
-            return Ok(false);
-        }
-        let edge = self.send_edge(peer, tag)?;
-        self.fabric.sender(edge).post(0, self.operation.tag)?;
         Ok(true)
     }
 
-    fn wait(&mut self, site: Site) -> Result<bool, Stop> {
-        let Site::Receive { peer, tag } = site else {
-            return Err(Error::bug("a wait without a receive edge").into());
-        };
-        if self.input(site, 0)?.is_none() {
-            return Ok(false);
-        }
-        let edge = self.receive_edge(peer, tag)?;
-        self.fabric.receiver(edge).release()?;
-        Ok(true)
-    }
-
-    /// Where to read `bytes` from, or `None` while a peer's slot is awaited.
+    /// Where to read from, or `None` while a peer's slot is awaited.
     #[inline]
-    fn input(&mut self, site: Site, bytes: usize) -> Result<Option<*const u8>, Stop> {
-        let size = self.operation.bound.dtype.size_bytes();
-        Ok(Some(match site {
-            Site::Input { offset } => self.operation.bound.send.wrapping_add(offset * size),
-            Site::Output { offset } => self.operation.bound.recv.wrapping_add(offset * size).cast_const(),
-            Site::Scratch { cell } => self.cell(cell).cast_const(),
-            Site::Send { .. } => return Err(Error::bug("a send edge as an input").into()),
-            Site::Receive { peer, tag } => {
-                let edge = self.receive_edge(peer, tag)?;
+    fn input(&mut self, entry: &Entry, spot: Spot) -> Result<Option<*const u8>, Stop> {
+        Ok(Some(match spot {
+            Spot::Send(offset) => self.operation.bound.send.wrapping_add(offset),
+            Spot::Recv(offset) => self.operation.bound.recv.wrapping_add(offset).cast_const(),
+            Spot::Scratch(offset) => self.cells.wrapping_add(offset).cast_const(),
+            Spot::To(..) => return Err(Error::bug("a send edge as an input").into()),
+            Spot::From(edge, peer) => {
                 let Some(slot) = self.fabric.receiver(edge).peek()? else {
-                    self.run.waiting_for = Some(peer);
+                    self.waiting_for = Some((peer, entry.instruction));
                     return Ok(None);
                 };
-                if slot.tag != self.operation.tag || slot.bytes != bytes {
-                    return Err(mismatch(peer, self.operation.tag, bytes, &slot));
+                if slot.tag != self.operation.tag || slot.bytes != entry.bytes {
+                    return Err(mismatch(peer, self.operation.tag, entry.bytes, &slot));
                 }
                 slot.data.as_ptr().cast_const()
             }
         }))
     }
 
-    /// Where to write `bytes` to, or `None` while credit is awaited.
+    /// Where to write to, or `None` while credit is awaited.
     #[inline]
-    fn output(&mut self, site: Site, bytes: usize) -> Result<Option<*mut u8>, Stop> {
-        let size = self.operation.bound.dtype.size_bytes();
-        Ok(Some(match site {
-            Site::Output { offset } => self.operation.bound.recv.wrapping_add(offset * size),
-            Site::Scratch { cell } => self.cell(cell),
-            Site::Input { .. } | Site::Receive { .. } => {
-                return Err(Error::bug("an input as an output").into());
-            }
-            Site::Send { peer, tag } => {
-                let edge = self.send_edge(peer, tag)?;
-                match self.fabric.sender(edge).acquire(bytes)? {
-                    Some(address) => address.as_ptr(),
-                    None => {
-                        self.run.waiting_for = Some(peer);
-                        return Ok(None);
-                    }
+    fn output(&mut self, entry: &Entry, spot: Spot) -> Result<Option<*mut u8>, Stop> {
+        Ok(Some(match spot {
+            Spot::Recv(offset) => self.operation.bound.recv.wrapping_add(offset),
+            Spot::Scratch(offset) => self.cells.wrapping_add(offset),
+            Spot::Send(_) | Spot::From(..) => return Err(Error::bug("an input as an output").into()),
+            Spot::To(edge, peer) => match self.fabric.sender(edge).acquire(entry.bytes)? {
+                Some(address) => address.as_ptr(),
+                None => {
+                    self.waiting_for = Some((peer, entry.instruction));
+                    return Ok(None);
                 }
-            }
+            },
         }))
-    }
-
-    #[inline]
-    fn send_edge(&mut self, peer: Rank, tag: u8) -> Result<EdgeIndex> {
-        self.fabric.send_edge(peer, self.run.channel, tag + self.operation.tag_offset())
-    }
-
-    #[inline]
-    fn receive_edge(&mut self, peer: Rank, tag: u8) -> Result<EdgeIndex> {
-        self.fabric.receive_edge(peer, self.run.channel, tag + self.operation.tag_offset())
-    }
-
-    fn cell(&self, cell: usize) -> *mut u8 {
-        self.cells.wrapping_add(cell * self.operation.chunk_bytes())
     }
 }
 
@@ -484,4 +460,8 @@ fn mismatch(peer: Rank, tag: u32, bytes: usize, slot: &Slot) -> Stop {
 /// Edges between two ranks within a channel: one for collectives, one for messages, so that a message
 /// never waits behind a collective's slots.
 pub(crate) const EDGE_TAGS: u8 = 2;
-const MESSAGE_TAG: u8 = 1;
+
+/// Which of them a collective uses.
+pub(super) fn edge_tag(collective: Collective) -> u8 {
+    u8::from(matches!(collective, Collective::Send | Collective::Recv))
+}

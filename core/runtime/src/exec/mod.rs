@@ -4,5 +4,6 @@ pub(crate) mod engine;
 pub(crate) mod host;
 pub(crate) mod plans;
 pub mod reduce;
+mod tape;
 
 pub use plans::{Reach, selection};

@@ -4,15 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ccl_plan::cost::Rates;
-use ccl_plan::layout::Tables;
+use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::program::Checked;
 use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection};
 use ccl_plan::verify::{Depth, verify};
-use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, algorithms};
+use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algorithms};
 
+use super::host::edge_tag;
+use super::reduce::Reduction;
+use super::tape::Tape;
 use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
 use crate::request::Bound;
+use crate::transport::Fabric;
 
 /// One rank's plans.
 pub(crate) struct Plans {
@@ -23,26 +27,32 @@ pub(crate) struct Plans {
     chunk_bytes: usize,
     selection: Selection,
     programs: HashMap<(Collective, Algorithm, Rank), Arc<Checked>>,
-    /// The last decision: most jobs repeat a call.
-    last: Option<(Key, Decision)>,
+    decisions: HashMap<Key, Arc<Decision>>,
+    /// The last one: most jobs repeat a call.
+    last: Option<(Key, Arc<Decision>)>,
 }
 
 /// What a decision depends on.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     collective: Collective,
     dtype: Dtype,
+    /// Of the call, or the average block's where blocks differ.
     count: usize,
     root: Rank,
+    reduce_op: ReduceOp,
+    scalar_bits: u64,
 }
 
-/// A program and how its data is cut.
-#[derive(Clone)]
+/// A program, how its data is cut, and everything else about a call but its buffers.
 pub(crate) struct Decision {
     pub(crate) program: Arc<Checked>,
     pub(crate) channels: u16,
     pub(crate) chunk_count: usize,
     pub(crate) grain_count: usize,
+    pub(crate) reduction: Reduction,
+    /// The program's steps, if they are few.
+    pub(super) tape: Option<Tape>,
 }
 
 impl Plans {
@@ -52,33 +62,79 @@ impl Plans {
         chunk_bytes: usize,
         selection: Selection,
     ) -> Plans {
-        Plans { rank, n, slot_bytes, chunk_bytes, selection, programs: HashMap::new(), last: None }
+        let (programs, decisions) = (HashMap::new(), HashMap::new());
+        Plans { rank, n, slot_bytes, chunk_bytes, selection, programs, decisions, last: None }
     }
 
-    /// The program for a call, and how to cut its data.
-    pub(crate) fn decide(&mut self, bound: &Bound, tables: Option<&Tables<'_>>) -> Result<Decision> {
-        let key =
-            Key { collective: bound.collective, dtype: bound.dtype, count: bound.count, root: bound.root };
-        if let Some((last, decision)) = &self.last
-            && *last == key
-            && tables.is_none()
-        {
-            return Ok(decision.clone());
-        }
-        let size = bound.dtype.size_bytes();
-        let count = tables.map_or(bound.count, average_count);
-        let blocks = if bound_is_whole(bound.collective) { 1 } else { self.n as usize };
-        let choice = self.selection.choose(bound.collective, (count * blocks * size) as u64);
-        let program = self.program(bound.collective, choice.algorithm, bound.root)?;
-        let grain_count = (GRAIN_BYTES / size).max(1);
-        // Blocks of uneven calls differ between ranks, so only the slot may decide their chunk.
-        let chunk_count = match tables {
-            Some(_) => self.slot_bytes / size,
-            None => self.chunk_count(&program, &choice, bound.count, size),
+    /// The program for a call, and how to cut its data. `fabric` is where its edges are.
+    #[inline]
+    pub(crate) fn decide(
+        &mut self,
+        bound: &Bound,
+        tables: Option<&Tables<'_>>,
+        fabric: &mut Fabric,
+    ) -> Result<&Arc<Decision>> {
+        let key = Key {
+            collective: bound.collective,
+            dtype: bound.dtype,
+            count: tables.map_or(bound.count, average_count),
+            root: bound.root,
+            reduce_op: bound.reduce.op(),
+            scalar_bits: bound.reduce.scalar().to_bits(),
         };
-        let decision = Decision { program, channels: choice.channels, chunk_count, grain_count };
-        self.last = Some((key, decision.clone()));
+        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
+            let decision = self.look_up(key, bound, tables.is_some(), fabric)?;
+            self.last = Some((key, decision));
+        }
+        let (_, decision) = self.last.as_ref().ok_or_else(|| Error::bug("a decision got lost"))?;
         Ok(decision)
+    }
+
+    #[cold]
+    fn look_up(&mut self, key: Key, bound: &Bound, uneven: bool, fabric: &mut Fabric) -> Result<Arc<Decision>> {
+        if let Some(decision) = self.decisions.get(&key) {
+            return Ok(Arc::clone(decision));
+        }
+        let decision = Arc::new(self.make(key, bound, uneven, fabric)?);
+        if self.decisions.len() == MOST_DECISIONS {
+            self.decisions.clear();
+        }
+        self.decisions.insert(key, Arc::clone(&decision));
+        Ok(decision)
+    }
+
+    fn make(&mut self, key: Key, bound: &Bound, uneven: bool, fabric: &mut Fabric) -> Result<Decision> {
+        let (size, root) = (key.dtype.size_bytes(), key.root);
+        let blocks = if bound_is_whole(key.collective) { 1 } else { self.n as usize };
+        let choice = self.selection.choose(key.collective, (key.count * blocks * size) as u64);
+        let program = self.program(key.collective, choice.algorithm, root)?;
+        // Blocks of uneven calls differ between ranks, so only the slot may decide their chunk.
+        let chunk_count =
+            if uneven { self.slot_bytes / size } else { self.chunk_count(&program, &choice, key.count, size) };
+        let layout = Layout {
+            collective: key.collective,
+            n: self.n,
+            rank: self.rank,
+            count: key.count,
+            tables: None,
+            order: None,
+            channels: choice.channels,
+            chunk_count,
+            grain_count: (GRAIN_BYTES / size).max(1),
+        };
+        let tape = match uneven {
+            true => None,
+            // An edge that cannot be made is an error of the call when it gets there, not of choosing.
+            false => Tape::record(&program, &layout, root, size, edge_tag(key.collective), fabric).ok().flatten(),
+        };
+        Ok(Decision {
+            channels: choice.channels,
+            chunk_count,
+            grain_count: layout.grain_count,
+            reduction: Reduction::new(key.dtype, key.reduce_op, self.n, bound.reduce.scalar()),
+            program,
+            tape,
+        })
     }
 
     /// How algorithms are chosen.
@@ -234,3 +290,5 @@ const GRAIN_BYTES: usize = 64;
 const MOST_RANKS_PROVEN: u32 = 16;
 /// Edges to more peers than this take more memory than they are worth.
 const MOST_PEERS: u32 = 512;
+/// Decisions kept; a program that makes more different calls than this decides some again.
+const MOST_DECISIONS: usize = 256;

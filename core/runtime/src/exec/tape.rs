@@ -1,0 +1,201 @@
+//! Tapes: what the cursors of a call say, written down once and replayed.
+//!
+//! Most jobs repeat a few calls. Evaluating a short program costs more than moving its bytes, so the
+//! steps of a call that has few are kept beside its plan, with user offsets in bytes and edges looked
+//! up. Replaying them is running the same program: a [`Tape`] is made by the same [`Cursor`] that a
+//! longer call follows step by step, and both are executed by the same code.
+
+use ccl_plan::cursor::{Action, Cursor, Site, Step};
+use ccl_plan::layout::Layout;
+use ccl_plan::program::Checked;
+use ccl_plan::{Channel, Rank};
+
+use super::reduce::Finish;
+use crate::error::{Error, Result};
+use crate::transport::{EdgeIndex, Fabric};
+
+/// The steps of all lanes of one rank.
+pub(crate) struct Tape {
+    entries: Box<[Entry]>,
+    /// First entry of each lane, and the end.
+    lanes: Box<[u32]>,
+}
+
+/// One step with nothing left to evaluate.
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) kind: Kind,
+    pub(super) finish: Finish,
+    /// The program's instruction, for reports.
+    pub(super) instruction: u32,
+    /// Elements moved.
+    pub(super) count: usize,
+    pub(super) bytes: usize,
+    inputs: [Spot; 4],
+    outputs: [Spot; 4],
+    input_len: u8,
+    output_len: u8,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Move,
+    /// Post an empty slot to the only output.
+    Signal,
+    /// Consume an empty slot from the only input.
+    Wait,
+    Barrier,
+}
+
+/// Where bytes are.
+#[derive(Clone, Copy)]
+pub(super) enum Spot {
+    /// Bytes from the start of the send buffer.
+    Send(usize),
+    /// Bytes from the start of the receive buffer.
+    Recv(usize),
+    /// Bytes from the start of the lane's scratch.
+    Scratch(usize),
+    /// The oldest slot of an edge from a peer.
+    From(EdgeIndex, Rank),
+    /// The next slot of an edge to a peer.
+    To(EdgeIndex, Rank),
+}
+
+impl Entry {
+    pub(super) fn inputs(&self) -> &[Spot] {
+        &self.inputs[..usize::from(self.input_len)]
+    }
+
+    pub(super) fn outputs(&self) -> &[Spot] {
+        &self.outputs[..usize::from(self.output_len)]
+    }
+
+    fn bare(kind: Kind, instruction: u32) -> Entry {
+        Entry {
+            kind,
+            finish: Finish::NONE,
+            instruction,
+            count: 0,
+            bytes: 0,
+            inputs: [Spot::Send(0); 4],
+            outputs: [Spot::Send(0); 4],
+            input_len: 0,
+            output_len: 0,
+        }
+    }
+}
+
+impl Tape {
+    /// The entries of a lane.
+    pub(super) fn lane(&self, lane: usize) -> &[Entry] {
+        &self.entries[self.lanes[lane] as usize..self.lanes[lane + 1] as usize]
+    }
+
+    /// What all lanes of all channels do, if that is at most [`LONGEST`] steps. Makes the edges.
+    ///
+    /// # Errors
+    ///
+    /// Of making an edge.
+    pub(super) fn record(
+        program: &Checked,
+        layout: &Layout<'_>,
+        root: Rank,
+        size_bytes: usize,
+        edge_tag: u8,
+        fabric: &mut Fabric,
+    ) -> Result<Option<Tape>> {
+        let (mut entries, mut lanes) = (Vec::new(), vec![0]);
+        for channel in (0..layout.channels).map(Channel) {
+            for lane in 0..program.lanes.len() {
+                let mut resolve = Resolve { size_bytes, chunk_count: layout.chunk_count, channel, edge_tag };
+                let mut cursor = Cursor::new(program, lane, channel, layout, root);
+                while let Some(action) = cursor.next(program, layout) {
+                    if entries.len() == LONGEST {
+                        return Ok(None);
+                    }
+                    entries.push(resolve.entry(&action, cursor.instruction() as u32, fabric)?);
+                }
+                lanes.push(entries.len() as u32);
+            }
+        }
+        Ok(Some(Tape { entries: entries.into(), lanes: lanes.into() }))
+    }
+}
+
+/// What turns a cursor's action into an entry.
+pub(super) struct Resolve {
+    pub(super) size_bytes: usize,
+    pub(super) chunk_count: usize,
+    pub(super) channel: Channel,
+    /// Added to every edge's tag.
+    pub(super) edge_tag: u8,
+}
+
+impl Resolve {
+    pub(super) fn entry(&mut self, action: &Action, instruction: u32, fabric: &mut Fabric) -> Result<Entry> {
+        Ok(match action {
+            Action::Move(step) => self.step(step, instruction, fabric)?,
+            Action::Signal(site) => {
+                let mut entry = Entry::bare(Kind::Signal, instruction);
+                (entry.outputs[0], entry.output_len) = (self.output(*site, fabric)?, 1);
+                entry
+            }
+            Action::Wait(site) => {
+                let mut entry = Entry::bare(Kind::Wait, instruction);
+                (entry.inputs[0], entry.input_len) = (self.input(*site, fabric)?, 1);
+                entry
+            }
+            Action::Barrier => Entry::bare(Kind::Barrier, instruction),
+        })
+    }
+
+    fn step(&mut self, step: &Step, instruction: u32, fabric: &mut Fabric) -> Result<Entry> {
+        let mut entry = Entry::bare(Kind::Move, instruction);
+        entry.count = step.count;
+        entry.bytes = step.count * self.size_bytes;
+        entry.input_len = step.inputs().len() as u8;
+        entry.output_len = step.outputs().len() as u8;
+        let mut scaled = 0u8;
+        for (index, site) in step.inputs().iter().enumerate() {
+            entry.inputs[index] = self.input(*site, fabric)?;
+            if step.finish.pre && matches!(site, Site::Input { .. }) {
+                scaled |= 1 << index;
+            }
+        }
+        for (spot, site) in entry.outputs.iter_mut().zip(step.outputs()) {
+            *spot = self.output(*site, fabric)?;
+        }
+        entry.finish = Finish::NONE.scaling(scaled);
+        if step.finish.post {
+            entry.finish = entry.finish.completing();
+        }
+        Ok(entry)
+    }
+
+    fn input(&self, site: Site, fabric: &mut Fabric) -> Result<Spot> {
+        Ok(match site {
+            Site::Input { offset } => Spot::Send(offset * self.size_bytes),
+            Site::Output { offset } => Spot::Recv(offset * self.size_bytes),
+            Site::Scratch { cell } => Spot::Scratch(cell * self.chunk_count * self.size_bytes),
+            Site::Receive { peer, tag } => {
+                Spot::From(fabric.receive_edge(peer, self.channel, tag + self.edge_tag)?, peer)
+            }
+            Site::Send { .. } => return Err(Error::bug("a send edge as an input")),
+        })
+    }
+
+    fn output(&self, site: Site, fabric: &mut Fabric) -> Result<Spot> {
+        Ok(match site {
+            Site::Output { offset } => Spot::Recv(offset * self.size_bytes),
+            Site::Scratch { cell } => Spot::Scratch(cell * self.chunk_count * self.size_bytes),
+            Site::Send { peer, tag } => {
+                Spot::To(fabric.send_edge(peer, self.channel, tag + self.edge_tag)?, peer)
+            }
+            Site::Input { .. } | Site::Receive { .. } => return Err(Error::bug("an input as an output")),
+        })
+    }
+}
+
+/// Entries of the longest tape: 64 take 12 KiB, and evaluating as many again would cost 2 to 4 µs.
+const LONGEST: usize = 64;
