@@ -79,10 +79,7 @@ impl Communicator {
     /// [`Fault::Usage`] if the request does not fit itself or the communicator (nothing has
     /// happened then), otherwise the communicator's failure.
     pub fn run(&self, mut request: Request<'_>) -> Result<()> {
-        self.with_engine(|engine| {
-            engine.submit(&mut request, None)?;
-            engine.finish()
-        })
+        self.with_engine(|engine| engine.run(&mut request))
     }
 
     /// Waits until no rank is outside this call.

@@ -20,7 +20,7 @@ use super::plans::Plans;
 use crate::control::Control;
 use crate::error::{Error, Fault, Result};
 use crate::memory::scratch::Scratch;
-use crate::observe::board::{Board, Signature};
+use crate::observe::board::Board;
 use crate::request::{Bound, Request};
 use crate::stream::Gate;
 use crate::transport::{Bell, Fabric, WaitSettings, Waiter};
@@ -34,8 +34,6 @@ pub(crate) struct Engine {
     board: Arc<Board>,
     plans: Plans,
     scratch: Scratch,
-    /// A copy of the send buffer of an in-place all-to-all.
-    staging: Vec<u8>,
     queue: VecDeque<Queued>,
     spare: Vec<Box<Operation>>,
     sequence: u64,
@@ -44,6 +42,8 @@ pub(crate) struct Engine {
     failed: Option<Error>,
     deadline: Duration,
     wait: WaitSettings,
+    /// Fruitless polls before a call that has the engine to itself goes to the queue to wait there.
+    direct_polls: u32,
     bell: Bell,
 }
 
@@ -66,8 +66,10 @@ pub(crate) struct EngineParts {
 impl Engine {
     /// Errors: the fabric is not connected.
     pub(crate) fn new(parts: EngineParts) -> Result<Engine> {
+        let wait = *parts.fabric.wait()?;
         Ok(Engine {
-            wait: *parts.fabric.wait()?,
+            direct_polls: if wait.crowded() { 0 } else { DIRECT_POLLS },
+            wait,
             bell: parts.fabric.bell()?.clone(),
             rank: parts.rank,
             n: parts.n,
@@ -76,7 +78,6 @@ impl Engine {
             control: parts.control,
             plans: parts.plans,
             scratch: Scratch::default(),
-            staging: Vec::new(),
             queue: VecDeque::new(),
             spare: Vec::new(),
             sequence: 0,
@@ -86,9 +87,50 @@ impl Engine {
         })
     }
 
+    /// Makes one call and drives until nothing is outstanding.
+    ///
+    /// A call that has the engine to itself is first tried at once, without the queue: where peers
+    /// are prompt it is over by then. Otherwise it goes on in the queue from where it is.
+    #[inline]
+    pub(crate) fn run(&mut self, request: &mut Request<'_>) -> Result<()> {
+        if !self.queue.is_empty() || self.fabric.uses_network() {
+            self.submit(request, None)?;
+            return self.finish();
+        }
+        let mut operation = self.prepare(request)?;
+        let (rank, n) = (self.rank, self.n);
+        operation.start(rank, n, &mut self.scratch);
+        let mut tries = self.direct_polls;
+        let outcome = loop {
+            match operation.poll(rank, n, &mut self.fabric, &mut self.scratch) {
+                Ok(Poll::Done) => {
+                    self.retire(operation);
+                    return Ok(());
+                }
+                Ok(Poll::Progress) => tries = self.direct_polls,
+                Ok(Poll::Stalled) if tries > 0 => tries -= 1,
+                outcome => break outcome,
+            }
+        };
+        self.queue.push_back(Queued { operation, started: true, gate: None });
+        if let Err(stop) = outcome {
+            let error = self.stopped(0, stop);
+            return Err(self.fail(error));
+        }
+        self.finish()
+    }
+
     /// Queues a request. The memory it borrows must stay valid until the operation is complete or
     /// the engine has failed: callers keep the borrow alive until [`Engine::finish`] returned.
     pub(crate) fn submit(&mut self, request: &mut Request<'_>, gate: Option<Gate>) -> Result<()> {
+        let operation = self.prepare(request)?;
+        self.queue.push_back(Queued { operation, started: false, gate });
+        Ok(())
+    }
+
+    /// The operation of a request, numbered but not started.
+    #[inline]
+    fn prepare(&mut self, request: &mut Request<'_>) -> Result<Box<Operation>> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -99,8 +141,7 @@ impl Engine {
             operation.tables.face_root(bound.collective, self.rank, bound.root);
         }
         self.number(&mut operation);
-        self.queue.push_back(Queued { operation, started: false, gate });
-        Ok(())
+        Ok(operation)
     }
 
     /// Checks a request against itself and the communicator; nothing happens.
@@ -227,47 +268,39 @@ impl Engine {
     }
 
     fn poll_operation(&mut self, index: usize) -> Result<Poll> {
-        if !self.queue[index].started {
-            self.start(index)?;
+        let queued = &mut self.queue[index];
+        if !queued.started {
+            queued.started = true;
+            queued.operation.start(self.rank, self.n, &mut self.scratch);
         }
-        let operation = &mut self.queue[index].operation;
-        match operation.poll(self.rank, self.n, &mut self.fabric, &mut self.scratch) {
-            Ok(outcome) => Ok(outcome),
-            Err(Stop::Failed(error)) => Err(self.failed_path(index, error)),
-            Err(Stop::Mismatch { peer, detail }) => Err(self.mismatched(index, peer, detail)),
-        }
+        let outcome = queued.operation.poll(self.rank, self.n, &mut self.fabric, &mut self.scratch);
+        outcome.map_err(|stop| self.stopped(index, stop))
     }
 
-    /// Prepares working memory and starts the lanes.
-    fn start(&mut self, index: usize) -> Result<()> {
-        let (rank, n) = (self.rank, self.n);
-        let queued = &mut self.queue[index];
-        queued.started = true;
-        let operation = &mut queued.operation;
-        if operation.stages_input() {
-            let bytes = operation.input_bytes(n);
-            // SAFETY: the request's buffers were checked to hold this many bytes and are borrowed
-            // until the operation is complete.
-            let input = unsafe { std::slice::from_raw_parts(operation.bound.send, bytes) };
-            self.staging.clear();
-            self.staging.extend_from_slice(input);
-            operation.bound.send = self.staging.as_ptr();
+    #[cold]
+    fn stopped(&mut self, index: usize, stop: Stop) -> Error {
+        match stop {
+            Stop::Failed(error) => self.failed_path(index, error),
+            Stop::Mismatch { peer, detail } => self.mismatched(index, peer, detail),
         }
-        self.scratch.reserve(operation.scratch_bytes());
-        operation.start(rank, n);
-        Ok(())
     }
 
     fn complete(&mut self, index: usize) {
         let Some(queued) = self.queue.remove(index) else { return };
-        if !queued.operation.is_message() {
-            self.board.complete(queued.operation.sequence);
-        }
+        self.retire(queued.operation);
         if let Some(gate) = queued.gate {
             gate.pass();
         }
+    }
+
+    /// The operation is complete.
+    #[inline]
+    fn retire(&mut self, operation: Box<Operation>) {
+        if !operation.is_message() {
+            self.board.complete(operation.sequence);
+        }
         if self.spare.len() < SPARE_OPERATIONS {
-            self.spare.push(queued.operation);
+            self.spare.push(operation);
         }
     }
 
@@ -290,13 +323,13 @@ impl Engine {
             let direction = usize::from(bound.collective == Collective::Recv);
             let number = &mut self.messages[bound.root.index()][direction];
             *number = number.wrapping_add(1);
-            operation.tag = tag(bound, u64::from(*number));
+            operation.tag = operation.decision.tag.number(u64::from(*number));
             return;
         }
         self.sequence += 1;
         operation.sequence = self.sequence;
-        operation.tag = tag(bound, self.sequence);
-        self.board.enter(self.sequence, &signature(bound));
+        operation.tag = operation.decision.tag.number(self.sequence);
+        self.board.enter_packed(self.sequence, operation.decision.signature);
     }
 
     /// The communicator has failed: nothing more runs, and every gate opens.
@@ -404,36 +437,9 @@ impl Patience {
     }
 }
 
-/// What other ranks must have asked for under the same number.
-fn signature(bound: &Bound) -> Signature {
-    let mut signature = Signature::new(bound.collective).of(bound.count as u64, bound.dtype);
-    if bound.collective.reduces() {
-        signature = signature.reduced_by(bound.reduce.op());
-    }
-    if bound.collective.rooted() {
-        signature = signature.rooted_at(bound.root);
-    }
-    signature
-}
-
-/// Mixes what ranks must agree on and a number into a slot tag; different operations get different
-/// tags but for one chance in 2³². Both ends of a message come to the same tag.
-fn tag(bound: &Bound, number: u64) -> u32 {
-    let message = matches!(bound.collective, Collective::Send | Collective::Recv);
-    let collective = if message { Collective::Send } else { bound.collective };
-    let reduce_op = if bound.collective.reduces() { bound.reduce.op() as u8 } else { 0 };
-    let root = if bound.collective.rooted() { bound.root.0 } else { 0 };
-    let kind = u64::from(collective as u8)
-        | u64::from(bound.dtype as u8) << 8
-        | u64::from(reduce_op) << 16
-        | u64::from(root) << 24;
-    let mut mixed = kind.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed ^= (bound.count as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-    mixed = (mixed ^ (mixed >> 29)).wrapping_add(number).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (mixed >> 32) as u32
-}
-
 /// Finished operations kept for their allocations.
 const SPARE_OPERATIONS: usize = 64;
 /// A clock reading costs about 25 ns; a pause costs about as much when spinning.
 const PAUSES_PER_CLOCK_READING: u32 = 64;
+/// At some 10 ns each longer than a prompt peer takes.
+const DIRECT_POLLS: u32 = 500;

@@ -22,7 +22,7 @@ use crate::transport::{Fabric, Slot};
 pub(crate) struct Operation {
     pub(crate) bound: Bound,
     pub(crate) tables: OwnedTables,
-    decision: Arc<Decision>,
+    pub(super) decision: Arc<Decision>,
     /// Identifies the operation in every slot, so that ranks cannot mix operations up.
     pub(crate) tag: u32,
     pub(crate) sequence: u64,
@@ -99,8 +99,16 @@ impl From<Error> for Stop {
 }
 
 impl Operation {
-    /// Starts the lanes; `rank` of `n`. Reuses the allocations of an earlier start.
-    pub(crate) fn start(&mut self, rank: Rank, n: u32) {
+    /// Prepares working memory and starts the lanes; `rank` of `n`. Reuses the allocations of an
+    /// earlier start.
+    pub(crate) fn start(&mut self, rank: Rank, n: u32, scratch: &mut Scratch) {
+        if self.stages_input() {
+            // SAFETY: the request's buffers were checked to hold this many bytes and are borrowed
+            // until the operation is complete.
+            let input = unsafe { std::slice::from_raw_parts(self.bound.send, self.input_bytes(n)) };
+            self.bound.send = scratch.stage(input);
+        }
+        scratch.reserve(self.scratch_bytes());
         let mut lanes = std::mem::take(&mut self.lanes);
         lanes.clear();
         let layout = self.layout(rank, n);
@@ -149,12 +157,12 @@ impl Operation {
 
     /// Whether the send buffer must be copied aside first: an all-to-all overwrites what it has not
     /// sent yet when both buffers are one.
-    pub(crate) fn stages_input(&self) -> bool {
+    fn stages_input(&self) -> bool {
         self.bound.in_place && matches!(self.bound.collective, Collective::AllToAll | Collective::AllToAllV)
     }
 
     /// Bytes of the send buffer of an all-to-all.
-    pub(crate) fn input_bytes(&self, n: u32) -> usize {
+    fn input_bytes(&self, n: u32) -> usize {
         let size = self.bound.dtype.size_bytes();
         if !self.bound.collective.uneven() {
             return self.bound.count * n as usize * size;
@@ -189,7 +197,7 @@ impl Operation {
     }
 
     /// Bytes of scratch that the operation needs.
-    pub(crate) fn scratch_bytes(&self) -> usize {
+    fn scratch_bytes(&self) -> usize {
         let program = &self.decision.program;
         let lanes = usize::from(self.decision.channels) * program.lanes.len();
         lanes * usize::from(program.scratch_chunks) * self.chunk_bytes()

@@ -15,6 +15,7 @@ use super::reduce::Reduction;
 use super::tape::Tape;
 use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
+use crate::observe::board::{Packed, Signature};
 use crate::request::Bound;
 use crate::transport::Fabric;
 
@@ -27,13 +28,12 @@ pub(crate) struct Plans {
     chunk_bytes: usize,
     selection: Selection,
     programs: HashMap<(Collective, Algorithm, Rank), Arc<Checked>>,
-    decisions: HashMap<Key, Arc<Decision>>,
-    /// The last one: most jobs repeat a call.
-    last: Option<(Key, Arc<Decision>)>,
+    /// Decisions made, each at the one place that its key may be: a later one takes the place.
+    decisions: Box<[Option<(Key, Arc<Decision>)>]>,
 }
 
 /// What a decision depends on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Key {
     collective: Collective,
     dtype: Dtype,
@@ -51,6 +51,9 @@ pub(crate) struct Decision {
     pub(crate) chunk_count: usize,
     pub(crate) grain_count: usize,
     pub(crate) reduction: Reduction,
+    /// What other ranks must have asked for under the same number.
+    pub(super) signature: Packed,
+    pub(super) tag: TagSeed,
     /// The program's steps, if they are few.
     pub(super) tape: Option<Tape>,
 }
@@ -62,8 +65,8 @@ impl Plans {
         chunk_bytes: usize,
         selection: Selection,
     ) -> Plans {
-        let (programs, decisions) = (HashMap::new(), HashMap::new());
-        Plans { rank, n, slot_bytes, chunk_bytes, selection, programs, decisions, last: None }
+        let decisions = (0..DECISIONS).map(|_| None).collect();
+        Plans { rank, n, slot_bytes, chunk_bytes, selection, programs: HashMap::new(), decisions }
     }
 
     /// The program for a call, and how to cut its data. `fabric` is where its edges are.
@@ -82,27 +85,18 @@ impl Plans {
             reduce_op: bound.reduce.op(),
             scalar_bits: bound.reduce.scalar().to_bits(),
         };
-        if self.last.as_ref().is_none_or(|(last, _)| *last != key) {
-            let decision = self.look_up(key, bound, tables.is_some(), fabric)?;
-            self.last = Some((key, decision));
+        let place = key.place(self.decisions.len());
+        if self.decisions[place].as_ref().is_none_or(|(found, _)| *found != key) {
+            let decision = self.make(key, bound, tables.is_some(), fabric)?;
+            self.decisions[place] = Some((key, Arc::new(decision)));
         }
-        let (_, decision) = self.last.as_ref().ok_or_else(|| Error::bug("a decision got lost"))?;
-        Ok(decision)
+        match &self.decisions[place] {
+            Some((_, decision)) => Ok(decision),
+            None => Err(Error::bug("a decision got lost")),
+        }
     }
 
     #[cold]
-    fn look_up(&mut self, key: Key, bound: &Bound, uneven: bool, fabric: &mut Fabric) -> Result<Arc<Decision>> {
-        if let Some(decision) = self.decisions.get(&key) {
-            return Ok(Arc::clone(decision));
-        }
-        let decision = Arc::new(self.make(key, bound, uneven, fabric)?);
-        if self.decisions.len() == MOST_DECISIONS {
-            self.decisions.clear();
-        }
-        self.decisions.insert(key, Arc::clone(&decision));
-        Ok(decision)
-    }
-
     fn make(&mut self, key: Key, bound: &Bound, uneven: bool, fabric: &mut Fabric) -> Result<Decision> {
         let (size, root) = (key.dtype.size_bytes(), key.root);
         let blocks = if bound_is_whole(key.collective) { 1 } else { self.n as usize };
@@ -132,6 +126,8 @@ impl Plans {
             chunk_count,
             grain_count: layout.grain_count,
             reduction: Reduction::new(key.dtype, key.reduce_op, self.n, bound.reduce.scalar()),
+            signature: signature(bound).pack(),
+            tag: TagSeed::new(bound),
             program,
             tape,
         })
@@ -179,6 +175,65 @@ impl Plans {
         }
         chunk.next_multiple_of((GRAIN_BYTES / size).max(1)).clamp(1, most)
     }
+}
+
+impl Key {
+    /// Where of `places` (a power of two) a decision for this key is kept.
+    #[inline]
+    fn place(&self, places: usize) -> usize {
+        let kind = u64::from(self.collective as u8) << 16
+            | u64::from(self.dtype as u8) << 8
+            | u64::from(self.reduce_op as u8)
+            | u64::from(self.root.0) << 24;
+        let mixed = (kind ^ self.scalar_bits).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ self.count as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 40) as usize & (places - 1)
+    }
+}
+
+/// What slot tags of a call are made of, but for its number.
+///
+/// A tag mixes what ranks must agree on and a number; different operations get different tags but
+/// for one chance in 2³². Both ends of a message come to the same tag.
+#[derive(Clone, Copy)]
+pub(super) struct TagSeed(u64);
+
+impl TagSeed {
+    fn new(bound: &Bound) -> TagSeed {
+        let message = matches!(bound.collective, Collective::Send | Collective::Recv);
+        let collective = if message { Collective::Send } else { bound.collective };
+        let reduce_op = if bound.collective.reduces() { bound.reduce.op() as u8 } else { 0 };
+        let root = if bound.collective.rooted() { bound.root.0 } else { 0 };
+        let kind = u64::from(collective as u8)
+            | u64::from(bound.dtype as u8) << 8
+            | u64::from(reduce_op) << 16
+            | u64::from(root) << 24;
+        let mixed = kind.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = mixed ^ (agreed_count(bound) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+        TagSeed(mixed ^ (mixed >> 29))
+    }
+
+    #[inline]
+    pub(super) fn number(self, number: u64) -> u32 {
+        (self.0.wrapping_add(number).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
+    }
+}
+
+/// What other ranks must have asked for under the same number.
+fn signature(bound: &Bound) -> Signature {
+    let mut signature = Signature::new(bound.collective).of(agreed_count(bound) as u64, bound.dtype);
+    if bound.collective.reduces() {
+        signature = signature.reduced_by(bound.reduce.op());
+    }
+    if bound.collective.rooted() {
+        signature = signature.rooted_at(bound.root);
+    }
+    signature
+}
+
+/// The count that is the same on all ranks; 0 where blocks differ.
+fn agreed_count(bound: &Bound) -> usize {
+    if bound.collective.uneven() { 0 } else { bound.count }
 }
 
 /// Walks the programs of all ranks: a plan that would hang or compute something else never runs.
@@ -290,5 +345,5 @@ const GRAIN_BYTES: usize = 64;
 const MOST_RANKS_PROVEN: u32 = 16;
 /// Edges to more peers than this take more memory than they are worth.
 const MOST_PEERS: u32 = 512;
-/// Decisions kept; a program that makes more different calls than this decides some again.
-const MOST_DECISIONS: usize = 256;
+/// Decisions kept: 10 KiB where none is made.
+const DECISIONS: usize = 128;

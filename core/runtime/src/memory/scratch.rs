@@ -4,6 +4,7 @@
 #[derive(Default)]
 pub(crate) struct Scratch {
     lines: Vec<Line>,
+    staged: Vec<u8>,
 }
 
 #[derive(Clone, Copy)]
@@ -11,6 +12,13 @@ pub(crate) struct Scratch {
 struct Line([u8; 64]);
 
 impl Scratch {
+    /// A copy of `input`, valid until the next.
+    pub(crate) fn stage(&mut self, input: &[u8]) -> *const u8 {
+        self.staged.clear();
+        self.staged.extend_from_slice(input);
+        self.staged.as_ptr()
+    }
+
     /// Makes room for `bytes`. Must not be called while an operation that uses the scratch is
     /// under way: cells move.
     pub(crate) fn reserve(&mut self, bytes: usize) {

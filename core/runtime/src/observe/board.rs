@@ -57,13 +57,14 @@ impl Signature {
         Signature { counts_hash, ..self }
     }
 
-    fn pack(&self) -> [u64; 3] {
+    /// The same as words.
+    pub(crate) fn pack(&self) -> Packed {
         let dtype = self.dtype.map_or(NONE, |dtype| dtype as u8);
         let reduce_op = self.reduce_op.map_or(NONE, |reduce_op| reduce_op as u8);
         let flags = u8::from(self.root.is_some());
         let codes = u32::from_le_bytes([self.collective as u8, dtype, reduce_op, flags]);
         let root = self.root.map_or(0, |root| root.0);
-        [u64::from(codes) | u64::from(root) << 32, self.count, self.counts_hash]
+        Packed([u64::from(codes) | u64::from(root) << 32, self.count, self.counts_hash])
     }
 
     fn unpack([codes, count, counts_hash]: [u64; 3]) -> Option<Signature> {
@@ -78,6 +79,10 @@ impl Signature {
         })
     }
 }
+
+/// A [`Signature`] as a board stores it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packed([u64; 3]);
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,6 +180,12 @@ impl Board {
 
     /// The rank enters operation `sequence`.
     pub fn enter(&self, sequence: u64, signature: &Signature) {
+        self.enter_packed(sequence, signature.pack());
+    }
+
+    /// The same with a signature packed before.
+    #[inline]
+    pub(crate) fn enter_packed(&self, sequence: u64, signature: Packed) {
         self.recent[sequence as usize % Board::RECENT].write(sequence, signature);
         // Pairs with the load in `snapshot`: who sees the number sees the entry.
         self.last_entered.store(sequence + 1, Ordering::Release);
@@ -224,9 +235,10 @@ impl Default for Board {
 }
 
 impl<W: Word> Entry<W> {
-    fn write(&self, sequence: u64, signature: &Signature) {
+    #[inline]
+    fn write(&self, sequence: u64, Packed(words): Packed) {
         self.stamp.store(0, Ordering::Relaxed);
-        for (word, value) in self.words.iter().zip(signature.pack()) {
+        for (word, value) in self.words.iter().zip(words) {
             // Pairs with the loads in `read`: who sees the new word sees the blank stamp as well.
             word.store(value, Ordering::Release);
         }
@@ -371,8 +383,8 @@ mod tests {
             let entry = loom::sync::Arc::new(Entry::<loom::sync::atomic::AtomicU64>::default());
             let shared = loom::sync::Arc::clone(&entry);
             let writer = loom::thread::spawn(move || {
-                shared.write(0, &signature(1));
-                shared.write(64, &signature(2));
+                shared.write(0, signature(1).pack());
+                shared.write(64, signature(2).pack());
             });
             let (first, second) = (entry.read(0), entry.read(64));
             assert!(first.is_none_or(|seen| seen == signature(1)), "{first:?}");
@@ -400,7 +412,7 @@ mod tests {
                 count,
                 counts_hash,
             };
-            prop_assert_eq!(Signature::unpack(signature.pack()), Some(signature));
+            prop_assert_eq!(Signature::unpack(signature.pack().0), Some(signature));
             let text = serde_json::to_string(&signature).unwrap();
             prop_assert_eq!(serde_json::from_str::<Signature>(&text).unwrap(), signature);
         }

@@ -27,8 +27,10 @@ pub struct WaitSettings {
 #[derive(Debug)]
 pub struct Waiter {
     settings: WaitSettings,
-    /// Spins until the clock is read next.
+    /// Spins until the clock is read next,
     spins: u32,
+    /// or yields.
+    yields: u32,
     /// When the clock was first read; `None` before.
     since: Option<Instant>,
     next_sleep: Duration,
@@ -37,13 +39,13 @@ pub struct Waiter {
 
 impl WaitSettings {
     /// These settings where `ranks` ranks share `cores` cores: with more ranks than cores spinning
-    /// only keeps a peer from running, so there is next to none.
+    /// only keeps a peer from running, so there is none.
     #[must_use]
     pub fn on_host(self, ranks: usize, cores: usize) -> WaitSettings {
         if ranks <= cores {
             return self;
         }
-        WaitSettings { spin: self.spin.min(CROWDED_SPIN), ..self }
+        WaitSettings { spin: Duration::ZERO, ..self }
     }
 
     /// These settings where messages may come from a network, which rings no bell.
@@ -52,10 +54,15 @@ impl WaitSettings {
         WaitSettings { longest_sleep: self.longest_sleep.min(NETWORK_SLEEP), ..self }
     }
 
-    /// Spins between looks at the clock.
+    /// Whether spinning would keep a peer from running.
+    pub(crate) fn crowded(&self) -> bool {
+        self.spin.is_zero()
+    }
+
+    /// Spins before the first look at the clock, and yields.
     #[inline]
-    fn spins(&self) -> u32 {
-        if self.spin <= CROWDED_SPIN { FEW_SPINS } else { SPINS }
+    fn allowance(&self) -> (u32, u32) {
+        if self.crowded() { (0, YIELDS) } else { (SPINS, 0) }
     }
 }
 
@@ -74,9 +81,11 @@ impl Waiter {
     /// A wait that has not begun.
     #[inline]
     pub fn new(settings: &WaitSettings) -> Waiter {
+        let (spins, yields) = settings.allowance();
         Waiter {
             settings: *settings,
-            spins: settings.spins(),
+            spins,
+            yields,
             since: None,
             next_sleep: settings.first_sleep,
             armed: None,
@@ -90,6 +99,9 @@ impl Waiter {
         if self.spins > 0 {
             self.spins -= 1;
             std::hint::spin_loop();
+        } else if self.yields > 0 {
+            self.yields -= 1;
+            std::thread::yield_now();
         } else {
             self.pause_by_clock(bell);
         }
@@ -98,7 +110,7 @@ impl Waiter {
     /// Something moved: the next pause spins again.
     #[inline]
     pub fn reset(&mut self) {
-        self.spins = self.settings.spins();
+        (self.spins, self.yields) = self.settings.allowance();
         if self.since.is_some() {
             self.begin_again();
         }
@@ -117,9 +129,9 @@ impl Waiter {
         let now = Instant::now();
         let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
         if waited < self.settings.spin {
-            self.spins = self.settings.spins();
+            self.spins = SPINS;
         } else if waited < self.settings.spin + self.settings.yielding {
-            std::thread::yield_now();
+            self.yields = YIELDS;
         } else {
             self.sleep(bell);
         }
@@ -156,8 +168,7 @@ impl Drop for Waiter {
 }
 
 const SPINS: u32 = 64;
-const FEW_SPINS: u32 = 8;
-const CROWDED_SPIN: Duration = Duration::from_micros(1);
+const YIELDS: u32 = 8;
 const NETWORK_SLEEP: Duration = Duration::from_micros(100);
 
 #[cfg(test)]
@@ -204,7 +215,7 @@ mod tests {
     fn crowded_hosts_spin_less_and_networks_sleep_less() {
         let usual = WaitSettings::default();
         assert_eq!(usual.on_host(2, 2), usual);
-        assert!(usual.on_host(3, 2).spin <= Duration::from_micros(1));
+        assert!(usual.on_host(3, 2).crowded());
         assert!(usual.with_network().longest_sleep < usual.longest_sleep);
     }
 }
