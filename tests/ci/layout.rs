@@ -30,6 +30,7 @@ pub(crate) const CRATES: &[Crate] = &[
             "src/element.rs",
             "src/memory",
             "src/transport/copy.rs",
+            "src/transport/edge.rs",
             "src/transport/net",
             "src/transport/shm",
             "src/exec",

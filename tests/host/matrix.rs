@@ -11,6 +11,24 @@ fn every_dtype_and_operation_in_shared_memory() {
 }
 
 #[test]
+fn everything_read_directly() {
+    for n in [2, 3, 4, 5, 8] {
+        sweep(&config(&[("CCL_DIRECT_BYTES", "1")]), n, &[1, 7, 1031], &Dtype::ALL);
+    }
+    let few = [("CCL_DIRECT_BYTES", "1"), ("CCL_BUFFSIZE", "8K"), ("CCL_SLOTS", "2")];
+    for n in [2, 4, 7] {
+        sweep(&config(&few), n, &[5000, 500_001], &[Dtype::F16]);
+    }
+}
+
+#[test]
+fn nothing_read_directly() {
+    for n in [2, 5] {
+        sweep(&config(&[("CCL_DIRECT_BYTES", "0")]), n, &[(1 << 17) + 3], &[Dtype::F32]);
+    }
+}
+
+#[test]
 fn every_dtype_and_operation_over_sockets() {
     for n in [2, 3] {
         sweep(&config(&[("CCL_SHM_DISABLE", "1")]), n, &[0, 1, 1031], &Dtype::ALL);
@@ -38,9 +56,11 @@ fn every_algorithm_forced() {
     for collective in exercise::collectives() {
         for algorithm in ccl_plan::algorithms(collective) {
             let forced = format!("{collective}:{algorithm}");
-            let config = config(&[("CCL_ALGO", &forced)]);
-            for n in [2, 3, 6] {
-                sweep_of(&config, n, &[0, 1, 40_000], &[Dtype::F32, Dtype::Bf16], &[collective]);
+            for direct in ["0", "1"] {
+                let config = config(&[("CCL_ALGO", &forced), ("CCL_DIRECT_BYTES", direct)]);
+                for n in [2, 3, 6] {
+                    sweep_of(&config, n, &[0, 1, 40_000], &[Dtype::F32, Dtype::Bf16], &[collective]);
+                }
             }
         }
     }

@@ -1,1 +1,62 @@
-fn main(){}
+//! Instructions of an 8-byte call, against what it may take. Counts do not depend on how busy or fast
+//! the machine is, so they fail for a reason.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use ccl_tests::{program, skip};
+
+/// Most instructions per call: about a tenth more than was counted when the row was last changed.
+const MOST: [(&str, u64); 7] = [
+    ("all_reduce", 0),
+    ("all_gather", 0),
+    ("reduce_scatter", 0),
+    ("broadcast", 0),
+    ("all_to_all", 0),
+    ("send_recv", 0),
+    ("barrier", 0),
+];
+
+#[test]
+fn small_calls_take_few_instructions() {
+    if !program::installed("valgrind") {
+        return skip("no valgrind: instructions of small calls are not counted");
+    }
+    let small_call = small_call();
+    let mut over = Vec::new();
+    for (operation, most) in MOST {
+        let few = counted(&small_call, operation, CALLS);
+        let many = counted(&small_call, operation, 2 * CALLS);
+        let each = (many - few) / CALLS;
+        println!("{operation}: {each} instructions, at most {most}");
+        assert!(each > 50, "{operation}: {each} instructions are no call");
+        if each > most {
+            over.push(format!("{operation}: {each} instructions, expected at most {most}"));
+        }
+    }
+    assert!(over.is_empty(), "{}", over.join("\n"));
+}
+
+/// The measured program, built for release: what it takes in other profiles nobody uses.
+fn small_call() -> PathBuf {
+    let target = program::target_folder();
+    let mut cargo = program::cargo();
+    cargo.args(["build", "--release", "--quiet", "-p", "ccl-tests", "--example", "small_call"]);
+    program::succeeds(cargo.arg("--target-dir").arg(&target));
+    target.join("release/examples/small_call")
+}
+
+/// Instructions of all of `calls` calls.
+fn counted(small_call: &PathBuf, operation: &str, calls: u64) -> u64 {
+    let mut valgrind: Command = program::command(LIMIT_S, "valgrind");
+    valgrind.args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*counted*"]);
+    valgrind.args(["--callgrind-out-file=/dev/null"]).arg(small_call).args([operation, &calls.to_string()]);
+    let text = program::both(&program::succeeds(&mut valgrind));
+    let collected = text.lines().find_map(|line| line.split_once("Collected : "));
+    let (_, number) = collected.unwrap_or_else(|| panic!("callgrind counted nothing:\n{text}"));
+    number.trim().parse().expect("callgrind prints a number")
+}
+
+/// Enough that a call that goes another way now and then does not show.
+const CALLS: u64 = 40;
+const LIMIT_S: u64 = 120;

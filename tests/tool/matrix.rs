@@ -15,6 +15,7 @@ fn shared_memory_between_processes() {
         Run { n, ranks_as: "processes", path: Path::Shm, options: SHORT }.check();
     }
     Run { n: 3, ranks_as: "processes", path: Path::Shm, options: LONG }.check();
+    Run { n: 4, ranks_as: "processes", path: Path::Direct, options: SHORT }.check();
 }
 
 #[test]
@@ -60,6 +61,8 @@ fn full_matrix() {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Path {
     Shm,
+    /// Shared memory in which nothing is copied to a slot that can be read where it is.
+    Direct,
     Sockets,
 }
 
@@ -83,6 +86,9 @@ impl Run {
         command.args(["--placement", "both", "--iters", "0", "-w", "0"]).args(self.options.split(' '));
         if self.path == Path::Sockets {
             command.env("CCL_SHM_DISABLE", "1").env("CCL_NET_PLUGIN", &plugin).env("CCL_DEBUG", "INFO");
+        }
+        if self.path == Path::Direct {
+            command.env("CCL_DIRECT_BYTES", "1");
         }
         let start = Instant::now();
         let output = program::succeeds(&mut command);

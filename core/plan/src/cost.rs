@@ -25,6 +25,9 @@ pub struct Rates {
     pub workers: u16,
     /// Bytes of one slot.
     pub chunk_bytes: u64,
+    /// Whether receivers read long messages straight out of the sender's memory, so that a sender of
+    /// what it already has does nothing for them.
+    pub pulls: bool,
 }
 
 /// What lies on the critical path of a plan.
@@ -43,14 +46,18 @@ pub struct Cost {
 impl Rates {
     /// Ranks of one host that share a cache level; to be replaced by calibration.
     pub const SHARED_MEMORY: Rates = Rates {
-        alpha_ns: 150.0,
+        alpha_ns: 500.0,
         move_ns: 40.0,
         beta_ns_per_byte: 0.03,
         channel_beta_ns_per_byte: 0.03,
         gamma_ns_per_byte: 0.015,
         workers: 1,
         chunk_bytes: 64 << 10,
+        pulls: false,
     };
+
+    /// The same where ranks may read each other's memory.
+    pub const SHARED_MEMORY_DIRECT: Rates = Rates { pulls: true, ..Rates::SHARED_MEMORY };
 
     /// TCP over a 10 Gb/s network; to be replaced by calibration.
     pub const SOCKET: Rates = Rates {
@@ -61,6 +68,7 @@ impl Rates {
         gamma_ns_per_byte: 0.1,
         workers: 4,
         chunk_bytes: 128 << 10,
+        pulls: false,
     };
 
     /// RDMA over a 200 Gb/s network; to be replaced by calibration.
@@ -72,6 +80,7 @@ impl Rates {
         gamma_ns_per_byte: 0.05,
         workers: 4,
         chunk_bytes: 512 << 10,
+        pulls: false,
     };
 
     /// The time of a plan over `channels` channels.
@@ -85,9 +94,38 @@ impl Rates {
     }
 }
 
-/// What a collective of `bytes` costs among `n` ranks, in slots of up to `chunk_bytes` on each of
-/// `channels` channels. Zero for one rank.
+/// What a collective of `bytes` costs among `n` ranks, at `rates` on each of `channels` channels.
+/// Zero for one rank.
 pub fn cost(
+    collective: Collective,
+    algorithm: Algorithm,
+    n: u32,
+    bytes: u64,
+    rates: &Rates,
+    channels: u16,
+) -> Cost {
+    let pushed = pushed(collective, algorithm, n, bytes, rates.chunk_bytes, channels);
+    if !rates.pulls || n < 2 {
+        return pushed;
+    }
+    match (collective, algorithm) {
+        // The readers work side by side, and the root not at all.
+        (Collective::Broadcast, Algorithm::Direct) => Cost { moved_bytes: bytes as f64, ..pushed },
+        (Collective::Scatter | Collective::ScatterV, _) => {
+            Cost { moved_bytes: bytes as f64 / f64::from(n), ..pushed }
+        }
+        // Partial results go through slots: one copy in, one out.
+        (Collective::AllReduce | Collective::ReduceScatter, Algorithm::Ring) if n == 2 => {
+            Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed }
+        }
+        // A chain reads what the rank before has just written.
+        (Collective::Broadcast, Algorithm::Ring) => Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed },
+        _ => pushed,
+    }
+}
+
+/// [`cost`] where senders copy to slots and receivers out of them.
+fn pushed(
     collective: Collective,
     algorithm: Algorithm,
     n: u32,
@@ -201,6 +239,7 @@ mod tests {
             gamma_ns_per_byte: 0.25,
             workers: 1,
             chunk_bytes: u64::MAX,
+            pulls: false,
         };
         use Algorithm::{Direct, OneShot, Ring, TwoShot};
         use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter};
@@ -222,7 +261,7 @@ mod tests {
                 let count =
                     if collective.input() == crate::Shape::Whole { vector } else { vector / n as usize };
                 let (moment, steps) = walked(collective, algorithm, n, count);
-                let cost = cost(collective, algorithm, n, vector as u64, u64::MAX, 1);
+                let cost = cost(collective, algorithm, n, vector as u64, &rates, 1);
                 let (formula, clock) = (rates.time_ns(&cost, 1), moment.ns);
                 assert!((formula - clock).abs() < 1e-6, "{collective}.{algorithm} n={n}: {formula} {clock}");
                 assert_eq!(moment.messages, cost.messages, "{collective}.{algorithm} n={n}");
@@ -240,12 +279,16 @@ mod tests {
 
     #[test]
     fn one_rank_is_free() {
-        assert_eq!(cost(Collective::AllReduce, Algorithm::Ring, 1, 1 << 20, 1 << 16, 1), Cost::default());
+        assert_eq!(
+            cost(Collective::AllReduce, Algorithm::Ring, 1, 1 << 20, &Rates::SHARED_MEMORY, 1),
+            Cost::default()
+        );
     }
 
     #[test]
     fn bytes_are_the_least_possible() {
-        let moved = |algorithm| cost(Collective::AllReduce, algorithm, 8, 8000, 1 << 20, 1).moved_bytes;
+        let moved =
+            |algorithm| cost(Collective::AllReduce, algorithm, 8, 8000, &Rates::SHARED_MEMORY, 1).moved_bytes;
         assert_eq!(moved(Algorithm::Ring), 14_000.0);
         assert_eq!(moved(Algorithm::TwoShot), 14_000.0);
         assert_eq!(moved(Algorithm::OneShot), 56_000.0);

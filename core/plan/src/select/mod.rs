@@ -153,6 +153,7 @@ impl Inputs {
             gamma_ns_per_byte,
             workers,
             chunk_bytes,
+            pulls,
         } = rates;
         let mut fingerprint = Fingerprint::new("selection");
         for rate in [alpha_ns, move_ns, beta_ns_per_byte, channel_beta_ns_per_byte, gamma_ns_per_byte] {
@@ -163,6 +164,7 @@ impl Inputs {
         {
             fingerprint.word(word);
         }
+        fingerprint.word(u64::from(*pulls));
         fingerprint.word(*level as u64);
         for collective in Collective::ALL {
             for algorithm in algorithms(collective) {
@@ -260,7 +262,7 @@ fn channels(inputs: &Inputs, collective: Collective, algorithm: Algorithm, bytes
 
 fn time_ns(inputs: &Inputs, collective: Collective, choice: Choice, bytes: u64) -> f64 {
     let Choice { algorithm, channels } = choice;
-    let cost = cost(collective, algorithm, inputs.n, bytes, inputs.rates.chunk_bytes, channels);
+    let cost = cost(collective, algorithm, inputs.n, bytes, &inputs.rates, channels);
     inputs.rates.time_ns(&cost, channels)
 }
 

@@ -19,14 +19,16 @@ fn shown(selection: &Selection, collective: Collective) -> String {
 fn golden_tables() {
     let table = |n, rates, collective| shown(&Selection::new(inputs(n, rates)).unwrap(), collective);
     let golden = [
-        (2, Rates::SHARED_MEMORY, Collective::AllReduce, "<= 32768 one_shot x1; else two_shot x1"),
+        (2, Rates::SHARED_MEMORY, Collective::AllReduce, "<= 65536 one_shot x1; else two_shot x1"),
         (
             8,
             Rates::SHARED_MEMORY,
             Collective::AllReduce,
-            "<= 2048 one_shot x1; <= 2097152 two_shot x1; else ring x1",
+            "<= 4096 one_shot x1; <= 4194304 two_shot x1; else ring x1",
         ),
         (8, Rates::SHARED_MEMORY, Collective::Broadcast, "<= 65536 direct x1; else ring x1"),
+        (8, Rates::SHARED_MEMORY_DIRECT, Collective::Broadcast, "else direct x1"),
+        (2, Rates::SHARED_MEMORY_DIRECT, Collective::AllReduce, "<= 65536 one_shot x1; else two_shot x1"),
         (
             64,
             Rates::SOCKET,

@@ -17,7 +17,7 @@ use crate::discover::interfaces::{self, Wishes};
 use crate::discover::launcher::Job;
 use crate::error::{Error, Fault, Result};
 use crate::exec::engine::{Engine, EngineParts};
-use crate::exec::plans::{self, Plans, Reach};
+use crate::exec::plans::{self, Cut, Plans, Reach};
 use crate::transport::{
     Checksum, Fabric, FaultRule, NetSettings, PathKind, Relay, SharedMemory, TransportInfo,
     TransportSettings, WaitSettings,
@@ -129,10 +129,18 @@ impl Communicator {
         let networked = networked.iter().any(|path| path.kind == PathKind::Net);
         // Every rank must choose alike, so one networked pair anywhere decides for all.
         let votes = control.all_gather(vec![u8::from(networked)])?;
-        let reach = if votes.iter().any(|vote| vote == &[1]) { Reach::Network } else { Reach::Memory };
+        let direct = config.direct() > 0 && fabric.reads_directly();
+        let reach = match votes.iter().any(|vote| vote == &[1]) {
+            true => Reach::Network,
+            false if direct => Reach::MemoryDirect,
+            false => Reach::Memory,
+        };
         let selection = plans::selection(config, n, reach)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
-        let plans = Plans::new((rank, n), fabric.slot_bytes(), chunk_bytes, selection);
+        let direct_bytes =
+            (reach == Reach::MemoryDirect).then(|| (config.direct() as usize).min(fabric.slot_bytes()));
+        let cut = Cut { slot_bytes: fabric.slot_bytes(), chunk_bytes, direct_bytes };
+        let plans = Plans::new((rank, n), cut, selection);
         let parts =
             EngineParts { rank, n, fabric, control: Arc::clone(&control), plans, deadline: config.timeout() };
         let engine = Engine::new(parts)?;

@@ -156,6 +156,9 @@ settings! {
         slots: Between<2, 1024> = "8", CCL_SLOTS, Must;
         /// The bytes of a chunk; chosen by size if not set.
         chunk_bytes: Option<Bytes> = "", CCL_CHUNK_BYTES, Must;
+        /// Shared memory: parts of at least so many bytes are read straight out of the sender's buffer, where all
+        /// ranks may read each other's memory; 0 never.
+        direct: Bytes = "12K", CCL_DIRECT_BYTES, Must;
         /// Faults to inject on edges, for tests: see `ccl::transport::FaultRule`.
         fault: Option<String> = "", CCL_FAULT, May;
         /// Send a checksum with every slot and verify it on arrival.

@@ -10,13 +10,13 @@ use ccl_plan::cursor::Cursor;
 use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::{Channel, Collective, Rank};
 
-use super::plans::Decision;
+use super::plans::{Decision, Lending};
 use super::reduce::{self, Finish};
-use super::tape::{Entry, Kind, Resolve, Spot};
+use super::tape::{Call, Entry, Kind, Resolve, Spot};
 use crate::error::Error;
-use crate::memory::scratch::Scratch;
+use crate::memory::scratch::{BOUNCE_BYTES, Scratch};
 use crate::request::Bound;
-use crate::transport::{Fabric, Slot};
+use crate::transport::{EdgeIndex, Fabric, Slot};
 
 /// One call being executed.
 pub(crate) struct Operation {
@@ -27,6 +27,8 @@ pub(crate) struct Operation {
     pub(crate) tag: u32,
     pub(crate) sequence: u64,
     lanes: Vec<Run>,
+    /// Edges on which something was lent that is not yet known to be back.
+    lent: Vec<(EdgeIndex, Rank)>,
     open_lanes: usize,
     at_barrier: usize,
 }
@@ -136,6 +138,7 @@ impl Operation {
             tag: 0,
             sequence: 0,
             lanes: Vec::new(),
+            lent: Vec::new(),
             open_lanes: 0,
             at_barrier: 0,
         }
@@ -180,16 +183,17 @@ impl Operation {
         fabric: &mut Fabric,
         scratch: &mut Scratch,
     ) -> Result<Poll, Stop> {
-        let mut lanes = std::mem::take(&mut self.lanes);
-        let outcome = self.poll_lanes(&mut lanes, rank, n, fabric, scratch);
-        self.lanes = lanes;
+        let (mut lanes, mut lent) = (std::mem::take(&mut self.lanes), std::mem::take(&mut self.lent));
+        let outcome = self.poll_lanes((&mut lanes, &mut lent), rank, n, fabric, scratch);
+        (self.lanes, self.lent) = (lanes, lent);
         outcome
     }
 
     /// The first lane that is not done: where it is and whom it waits for.
     pub(crate) fn position(&self) -> Position {
         let open = self.lanes.iter().find(|run| run.state != RunState::Done);
-        let waiting = open.and_then(|run| run.waiting_for);
+        let lent = self.lent.first().map(|(_, peer)| (*peer, 0));
+        let waiting = open.map_or(lent, |run| run.waiting_for);
         Position {
             instruction: waiting.map_or(0, |(_, instruction)| instruction),
             waiting_for: waiting.map(|(peer, _)| peer),
@@ -223,21 +227,32 @@ impl Operation {
 
     fn poll_lanes(
         &mut self,
-        lanes: &mut [Run],
+        (lanes, lent): (&mut [Run], &mut Vec<(EdgeIndex, Rank)>),
         rank: Rank,
         n: u32,
         fabric: &mut Fabric,
         scratch: &mut Scratch,
     ) -> Result<Poll, Stop> {
         let mut moved = false;
+        let bounce = match self.decision.lending {
+            Lending::Nothing => std::ptr::null_mut(),
+            _ => scratch.bounce(),
+        };
         for (index, run) in lanes.iter_mut().enumerate() {
             if run.state != RunState::Open {
                 continue;
             }
             let first = index * usize::from(self.decision.program.scratch_chunks);
             let cells = scratch.cells(first, self.chunk_bytes());
-            let fabric = &mut *fabric;
-            let mut lane = LaneStep { operation: self, state: &mut run.state, fabric, cells, waiting_for: None };
+            let mut lane = LaneStep {
+                operation: self,
+                state: &mut run.state,
+                fabric: &mut *fabric,
+                cells,
+                bounce,
+                lent: &mut *lent,
+                waiting_for: None,
+            };
             moved |= match &mut run.source {
                 Source::Tape(at) => lane.replay(index, at)?,
                 Source::Program(cursor, pending) => {
@@ -259,7 +274,10 @@ impl Operation {
             self.at_barrier = 0;
             moved = true;
         }
-        Ok(match (self.open_lanes, moved) {
+        if self.open_lanes == 0 && !lent.is_empty() {
+            lent.retain(|(edge, _)| !fabric.sender(*edge).all_released());
+        }
+        Ok(match (self.open_lanes + lent.len(), moved) {
             (0, _) => Poll::Done,
             (_, true) => Poll::Progress,
             (_, false) => Poll::Stalled,
@@ -306,6 +324,9 @@ struct LaneStep<'a> {
     fabric: &'a mut Fabric,
     /// Start of this lane's scratch.
     cells: *mut u8,
+    /// Where what is read directly is folded from; null if nothing is.
+    bounce: *mut u8,
+    lent: &'a mut Vec<(EdgeIndex, Rank)>,
     waiting_for: Option<(Rank, u32)>,
 }
 
@@ -340,12 +361,14 @@ impl LaneStep<'_> {
         layout: &Layout<'_>,
     ) -> Result<bool, Stop> {
         let operation = self.operation;
-        let mut resolve = Resolve {
-            size_bytes: operation.bound.dtype.size_bytes(),
-            chunk_count: layout.chunk_count,
-            channel,
-            edge_tag: edge_tag(operation.bound.collective),
+        let call = Call {
+            collective: operation.bound.collective,
+            dtype: operation.bound.dtype,
+            reduce_op: operation.bound.reduce.op(),
+            root: operation.bound.root,
+            lending: operation.decision.lending,
         };
+        let resolve = Resolve::new(&call, layout.chunk_count, channel);
         let mut moved = false;
         loop {
             let entry = match pending {
@@ -379,33 +402,63 @@ impl LaneStep<'_> {
     fn take(&mut self, entry: &Entry) -> Result<bool, Stop> {
         let mut inputs = [std::ptr::null::<u8>(); 4];
         let mut outputs = [std::ptr::null_mut::<u8>(); 4];
-        for (address, spot) in inputs.iter_mut().zip(entry.inputs()) {
-            let Some(found) = self.input(entry, *spot)? else { return Ok(false) };
-            *address = found;
+        let mut borrowed = Borrowed::default();
+        for (index, spot) in entry.inputs().iter().enumerate() {
+            let Some(found) = self.input(entry, *spot, index, &mut borrowed)? else { return Ok(false) };
+            inputs[index] = found;
         }
-        for (address, spot) in outputs.iter_mut().zip(entry.outputs()) {
+        let mut written = 0;
+        for spot in entry.outputs() {
             let Some(found) = self.output(entry, *spot)? else { return Ok(false) };
-            *address = found;
+            if !(entry.lends && matches!(spot, Spot::To(..))) {
+                outputs[written] = found;
+                written += 1;
+            }
         }
-        if entry.kind == Kind::Move {
-            let (inputs, outputs) = (&inputs[..entry.inputs().len()], &outputs[..entry.outputs().len()]);
+        let (inputs, outputs) = (&inputs[..entry.inputs().len()], &outputs[..written]);
+        if entry.lends && entry.finish == Finish::NONE && matches!(entry.inputs(), [Spot::Send(_)]) {
+            // Peers may read while this rank makes its own copy.
+            self.hand_over(entry, Some(inputs[0]))?;
+            // SAFETY: as below.
+            unsafe { reduce::copy(inputs[0], outputs, entry.bytes) };
+            return Ok(true);
+        }
+        if entry.kind == Kind::Move && written > 0 {
             // SAFETY: user addresses come from a request whose lengths were checked against the layout
             // that cut this step and whose borrows outlive the operation; slots hold at least `bytes`
             // (checked against the slot size at launch, and against the slot's length on receive) and
             // are ours until posted or released; scratch cells hold a chunk each. Ranges are equal or
             // disjoint because the program was checked and in-place calls were verified for it.
             unsafe {
-                if inputs.len() == 1 && entry.finish == Finish::NONE {
+                if borrowed.any {
+                    self.fold_borrowed(entry, inputs, outputs, &borrowed)?;
+                } else if inputs.len() == 1 && entry.finish == Finish::NONE {
                     reduce::copy(inputs[0], outputs, entry.bytes);
                 } else {
                     self.operation.decision.reduction.fold(inputs, outputs, entry.count, entry.finish);
                 }
             }
         }
-        // What was made is handed on, what was used is given back.
+        let kept = outputs.first().map(|output| output.cast_const());
+        self.hand_over(entry, kept.or(inputs.first().copied()))?;
+        Ok(true)
+    }
+
+    /// What was made goes on to the peers, `kept` being where it stays if it is lent; what was used is
+    /// given back.
+    #[inline]
+    fn hand_over(&mut self, entry: &Entry, kept: Option<*const u8>) -> Result<(), Stop> {
         for spot in entry.outputs() {
-            if let Spot::To(edge, _) = *spot {
-                self.fabric.sender(edge).post(entry.bytes, self.operation.tag)?;
+            if let Spot::To(edge, peer) = *spot {
+                match kept.filter(|_| entry.lends) {
+                    None => self.fabric.sender(edge).post(entry.bytes, self.operation.tag)?,
+                    Some(address) => {
+                        self.fabric.sender(edge).lend(address, entry.bytes, self.operation.tag)?;
+                        if !self.lent.iter().any(|(known, _)| *known == edge) {
+                            self.lent.push((edge, peer));
+                        }
+                    }
+                }
             }
         }
         for spot in entry.inputs() {
@@ -413,12 +466,64 @@ impl LaneStep<'_> {
                 self.fabric.receiver(edge).release()?;
             }
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// A Move of which some inputs lie in the memory of other processes: they are read straight to
+    /// where they belong if nothing is folded, else piece by piece into buffers in the cache.
+    ///
+    /// # Safety
+    ///
+    /// As for [`reduce::Reduction::fold`], of the inputs that are not borrowed.
+    #[cold]
+    unsafe fn fold_borrowed(
+        &mut self,
+        entry: &Entry,
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
+        borrowed: &Borrowed,
+    ) -> Result<(), Stop> {
+        if let ([Some((edge, slot))], true) = (&borrowed.slots[..inputs.len()], entry.finish == Finish::NONE)
+        {
+            // SAFETY: the first output has room for the step, and the others do as well and lie apart.
+            unsafe {
+                self.fabric.receiver(*edge).fetch(slot, 0, outputs[0], entry.bytes)?;
+                reduce::copy(outputs[0], outputs, entry.bytes);
+            }
+            return Ok(());
+        }
+        let size = entry.bytes / entry.count;
+        let (mut pieces, mut targets) = ([std::ptr::null(); 4], [std::ptr::null_mut(); 4]);
+        for start in (0..entry.bytes).step_by(BOUNCE_BYTES) {
+            let bytes = BOUNCE_BYTES.min(entry.bytes - start);
+            for (index, input) in inputs.iter().enumerate() {
+                pieces[index] = input.wrapping_add(start);
+                if let Some((edge, slot)) = &borrowed.slots[index] {
+                    let bounce = self.bounce.wrapping_add(index * BOUNCE_BYTES);
+                    // SAFETY: there is a bounce buffer for each input, and this piece fits it.
+                    unsafe { self.fabric.receiver(*edge).fetch(slot, start, bounce, bytes)? };
+                    pieces[index] = bounce.cast_const();
+                }
+            }
+            for (target, output) in targets.iter_mut().zip(outputs) {
+                *target = output.wrapping_add(start);
+            }
+            let (pieces, targets) = (&pieces[..inputs.len()], &targets[..outputs.len()]);
+            // SAFETY: pieces lie within the caller's ranges or in bounce buffers.
+            unsafe { self.operation.decision.reduction.fold(pieces, targets, bytes / size, entry.finish) };
+        }
+        Ok(())
     }
 
     /// Where to read from, or `None` while a peer's slot is awaited.
     #[inline]
-    fn input(&mut self, entry: &Entry, spot: Spot) -> Result<Option<*const u8>, Stop> {
+    fn input(
+        &mut self,
+        entry: &Entry,
+        spot: Spot,
+        index: usize,
+        borrowed: &mut Borrowed,
+    ) -> Result<Option<*const u8>, Stop> {
         Ok(Some(match spot {
             Spot::Send(offset) => self.operation.bound.send.wrapping_add(offset),
             Spot::Recv(offset) => self.operation.bound.recv.wrapping_add(offset).cast_const(),
@@ -432,6 +537,10 @@ impl LaneStep<'_> {
                 if slot.tag != self.operation.tag || slot.bytes != entry.bytes {
                     return Err(mismatch(peer, self.operation.tag, entry.bytes, &slot));
                 }
+                if slot.lent {
+                    borrowed.any = true;
+                    borrowed.slots[index] = Some((edge, slot));
+                }
                 slot.data.as_ptr().cast_const()
             }
         }))
@@ -444,15 +553,24 @@ impl LaneStep<'_> {
             Spot::Recv(offset) => self.operation.bound.recv.wrapping_add(offset),
             Spot::Scratch(offset) => self.cells.wrapping_add(offset),
             Spot::Send(_) | Spot::From(..) => return Err(Error::bug("an input as an output").into()),
-            Spot::To(edge, peer) => match self.fabric.sender(edge).acquire(entry.bytes)? {
-                Some(address) => address.as_ptr(),
-                None => {
-                    self.waiting_for = Some((peer, entry.instruction));
-                    return Ok(None);
+            Spot::To(edge, peer) => {
+                match self.fabric.sender(edge).acquire(if entry.lends { 0 } else { entry.bytes })? {
+                    Some(address) => address.as_ptr(),
+                    None => {
+                        self.waiting_for = Some((peer, entry.instruction));
+                        return Ok(None);
+                    }
                 }
-            },
+            }
         }))
     }
+}
+
+/// The inputs of a step that lie elsewhere.
+#[derive(Default)]
+struct Borrowed {
+    any: bool,
+    slots: [Option<(EdgeIndex, Slot)>; 4],
 }
 
 #[cold]

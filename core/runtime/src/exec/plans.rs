@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use ccl_plan::cost::Rates;
 use ccl_plan::layout::{Layout, Tables};
-use ccl_plan::program::Checked;
+use ccl_plan::program::{Checked, Instruction, Operand, OperandId};
 use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection};
 use ccl_plan::verify::{Depth, verify};
 use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algorithms};
 
-use super::host::edge_tag;
 use super::reduce::Reduction;
-use super::tape::Tape;
+use super::tape::{Call, Tape};
 use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
 use crate::observe::board::{Packed, Signature};
@@ -23,13 +22,23 @@ use crate::transport::Fabric;
 pub(crate) struct Plans {
     rank: Rank,
     n: u32,
-    slot_bytes: usize,
-    /// Longer chunks are cut: copies of one rank then overlap with those of the next.
-    chunk_bytes: usize,
+    cut: Cut,
     selection: Selection,
-    programs: HashMap<(Collective, Algorithm, Rank), Arc<Checked>>,
+    programs: HashMap<(Collective, Algorithm, Rank), (Arc<Checked>, Lendable)>,
     /// Decisions made, each at the one place that its key may be: a later one takes the place.
     decisions: Box<[Option<(Key, Arc<Decision>)>]>,
+}
+
+/// How data may be cut; the same on all ranks.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut {
+    /// What a slot holds.
+    pub(crate) slot_bytes: usize,
+    /// Longer chunks are cut: copies of one rank then overlap with those of the next.
+    pub(crate) chunk_bytes: usize,
+    /// From so many bytes on a message is lent and read directly, if that works at all; at most
+    /// `slot_bytes`.
+    pub(crate) direct_bytes: Option<usize>,
 }
 
 /// What a decision depends on.
@@ -51,6 +60,7 @@ pub(crate) struct Decision {
     pub(crate) chunk_count: usize,
     pub(crate) grain_count: usize,
     pub(crate) reduction: Reduction,
+    pub(super) lending: Lending,
     /// What other ranks must have asked for under the same number.
     pub(super) signature: Packed,
     pub(super) tag: TagSeed,
@@ -59,14 +69,9 @@ pub(crate) struct Decision {
 }
 
 impl Plans {
-    pub(crate) fn new(
-        (rank, n): (Rank, u32),
-        slot_bytes: usize,
-        chunk_bytes: usize,
-        selection: Selection,
-    ) -> Plans {
+    pub(crate) fn new((rank, n): (Rank, u32), cut: Cut, selection: Selection) -> Plans {
         let decisions = (0..DECISIONS).map(|_| None).collect();
-        Plans { rank, n, slot_bytes, chunk_bytes, selection, programs: HashMap::new(), decisions }
+        Plans { rank, n, cut, selection, programs: HashMap::new(), decisions }
     }
 
     /// The program for a call, and how to cut its data. `fabric` is where its edges are.
@@ -101,10 +106,11 @@ impl Plans {
         let (size, root) = (key.dtype.size_bytes(), key.root);
         let blocks = if bound_is_whole(key.collective) { 1 } else { self.n as usize };
         let choice = self.selection.choose(key.collective, (key.count * blocks * size) as u64);
-        let program = self.program(key.collective, choice.algorithm, root)?;
-        // Blocks of uneven calls differ between ranks, so only the slot may decide their chunk.
-        let chunk_count =
-            if uneven { self.slot_bytes / size } else { self.chunk_count(&program, &choice, key.count, size) };
+        let (program, lendable) = self.program(key.collective, choice.algorithm, root)?;
+        // Blocks of uneven calls differ between ranks, so none may decide the chunk.
+        let count = if uneven { usize::MAX / size } else { key.count };
+        let (chunk_count, lending) =
+            self.chunk_count(&program, &choice, count, size, lendable.under(key.reduce_op));
         let layout = Layout {
             collective: key.collective,
             n: self.n,
@@ -119,13 +125,18 @@ impl Plans {
         let tape = match uneven {
             true => None,
             // An edge that cannot be made is an error of the call when it gets there, not of choosing.
-            false => Tape::record(&program, &layout, root, size, edge_tag(key.collective), fabric).ok().flatten(),
+            false => {
+                let (dtype, reduce_op) = (key.dtype, key.reduce_op);
+                let call = Call { collective: key.collective, dtype, reduce_op, root, lending };
+                Tape::record(&program, &layout, &call, fabric).ok().flatten()
+            }
         };
         Ok(Decision {
             channels: choice.channels,
             chunk_count,
             grain_count: layout.grain_count,
             reduction: Reduction::new(key.dtype, key.reduce_op, self.n, bound.reduce.scalar()),
+            lending,
             signature: signature(bound).pack(),
             tag: TagSeed::new(bound),
             program,
@@ -138,10 +149,16 @@ impl Plans {
         &self.selection
     }
 
-    fn program(&mut self, collective: Collective, algorithm: Algorithm, root: Rank) -> Result<Arc<Checked>> {
+    /// This rank's program, and what all ranks' programs allow to lend.
+    fn program(
+        &mut self,
+        collective: Collective,
+        algorithm: Algorithm,
+        root: Rank,
+    ) -> Result<(Arc<Checked>, Lendable)> {
         let key = (collective, algorithm, root);
-        if let Some(program) = self.programs.get(&key) {
-            return Ok(Arc::clone(program));
+        if let Some((program, lendable)) = self.programs.get(&key) {
+            return Ok((Arc::clone(program), *lendable));
         }
         let plan = Plan::new(collective, algorithm, self.n).ok_or_else(|| {
             Error::usage(
@@ -157,24 +174,141 @@ impl Plans {
             .check(self.n)
             .map_err(|error| Error::bug(format!("{collective}.{algorithm}: {error}")))?;
         let checked = Arc::new(checked);
-        self.programs.insert(key, Arc::clone(&checked));
-        Ok(checked)
+        let lendable = match self.cut.direct_bytes {
+            None => Lendable::default(),
+            Some(_) => Lendable::of(&plan, Place(root.0))?,
+        };
+        self.programs.insert(key, (Arc::clone(&checked), lendable));
+        Ok((checked, lendable))
     }
 
-    /// Elements per Move: small enough that copies of one rank overlap with those of the next, large
-    /// enough that the cost per slot does not show.
-    fn chunk_count(&self, program: &Checked, choice: &Choice, count: usize, size: usize) -> usize {
-        let most = (self.slot_bytes / size).max(1);
+    /// Elements per Move, and what is lent.
+    ///
+    /// Small enough that copies of one rank overlap with those of the next, large enough that the
+    /// cost per slot does not show. Where everything is lent there is nothing to overlap, and nothing
+    /// need fit a slot; only scratch should stay in the cache.
+    fn chunk_count(
+        &self,
+        program: &Checked,
+        choice: &Choice,
+        count: usize,
+        size: usize,
+        lendable: Lent,
+    ) -> (usize, Lending) {
         let whole = bound_is_whole(program.collective);
         let parts =
             if whole { program.chunks.of(self.n).max(1) } else { 1 } * usize::from(choice.channels.max(1));
         let share = count.div_ceil(parts);
-        let chunk = (share * size).min(self.chunk_bytes) / size;
+        let share_bytes = share.saturating_mul(size);
+        let slot = (self.cut.slot_bytes / size).max(1);
+        let (most, chunk_bytes, lending) = match (self.cut.direct_bytes, lendable) {
+            (Some(from), Lent::Everything) if share_bytes >= from => {
+                let bytes = if program.scratch_chunks > 0 { DIRECT_SCRATCH_BYTES } else { DIRECT_BYTES };
+                (usize::MAX, bytes, Lending::Everything { from })
+            }
+            (Some(from), Lent::WithResults) if share_bytes >= DIRECT_RESULT_BYTES.max(from) => {
+                let bytes = if program.scratch_chunks > 0 { DIRECT_SCRATCH_BYTES } else { DIRECT_BYTES };
+                (usize::MAX, bytes, Lending::Everything { from })
+            }
+            (Some(from), Lent::WithResults) if share_bytes >= from => {
+                (slot, self.cut.slot_bytes, Lending::Inputs { from })
+            }
+            _ => (slot, self.cut.chunk_bytes, Lending::Nothing),
+        };
+        let chunk = share_bytes.min(chunk_bytes) / size;
         if chunk >= share {
-            return share.clamp(1, most);
+            return (share.clamp(1, most), lending);
         }
-        chunk.next_multiple_of((GRAIN_BYTES / size).max(1)).clamp(1, most)
+        (chunk.next_multiple_of((GRAIN_BYTES / size).max(1)).clamp(1, most), lending)
     }
+}
+
+/// What a call lends instead of copying it to a slot: parts of at least `from` bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lending {
+    Nothing,
+    /// What lies in the send buffer.
+    Inputs {
+        from: usize,
+    },
+    /// That, and what is kept in the receive buffer.
+    Everything {
+        from: usize,
+    },
+}
+
+/// What the programs of all ranks send, if all of that lies in user memory, unchanged until the call
+/// has ended, so that it may be lent.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Lent {
+    /// Not all of it does.
+    #[default]
+    No,
+    /// All as it is in the send buffer.
+    Everything,
+    /// Some is a result that the rank has just written and keeps: lines that its core has changed,
+    /// which take another core longer to read than lines it only has.
+    WithResults,
+}
+
+/// [`Lent`] by what the reduce operation does beside the fold.
+#[derive(Clone, Copy, Default)]
+struct Lendable {
+    plain: Lent,
+    scaled: Lent,
+    averaged: Lent,
+}
+
+impl Lendable {
+    /// One-shot is out: in place it folds into what it has just lent. In all others whatever
+    /// overwrites lent input arrives from a rank that has read it: chunk c of a two-shot's result
+    /// comes from the rank that folded chunk c. Reduce is out because its root alone would work.
+    fn of(plan: &Plan, root: Place) -> Result<Lendable> {
+        if plan.algorithm() == Algorithm::OneShot || plan.collective() == Collective::Reduce {
+            return Ok(Lendable::default());
+        }
+        let cast = plan.cast(root).map_err(|error| Error::bug(format!("{}: {error}", plan.algorithm())))?;
+        let all = |scales: bool, divides: bool| {
+            let each = cast.programs.iter().map(|program| lent(program, scales, divides));
+            each.fold(Lent::Everything, |all, one| match (all, one) {
+                (Lent::No, _) | (_, Lent::No) => Lent::No,
+                (Lent::Everything, Lent::Everything) => Lent::Everything,
+                _ => Lent::WithResults,
+            })
+        };
+        Ok(Lendable { plain: all(false, false), scaled: all(true, false), averaged: all(false, true) })
+    }
+
+    fn under(self, reduce_op: ReduceOp) -> Lent {
+        match reduce_op {
+            ReduceOp::PreMulSum => self.scaled,
+            ReduceOp::Average => self.averaged,
+            _ => self.plain,
+        }
+    }
+}
+
+fn lent(program: &Checked, scales: bool, divides: bool) -> Lent {
+    let operand = |id: &OperandId| program.operands[usize::from(*id)];
+    let mut all = Lent::Everything;
+    for instruction in &program.instructions {
+        let Instruction::Move(m) = instruction else { continue };
+        let sends = m.outputs.as_slice().iter().any(|id| matches!(operand(id), Operand::Send(_)));
+        let keeps = m.outputs.as_slice().iter().any(|id| matches!(operand(id), Operand::Output(_)));
+        let changed = m.finish.pre && scales || m.finish.post && divides;
+        let source = match m.inputs.as_slice() {
+            [input] if !changed => Some(operand(input)),
+            _ => None,
+        };
+        match source {
+            _ if !sends => {}
+            Some(Operand::Input(_)) => {}
+            Some(Operand::Output(_)) => all = Lent::WithResults,
+            _ if keeps => all = Lent::WithResults,
+            _ => return Lent::No,
+        }
+    }
+    all
 }
 
 impl Key {
@@ -256,6 +390,7 @@ fn prove(plan: &Plan) -> Result<()> {
 pub fn selection(config: &Config, n: u32, reach: Reach) -> Result<Selection> {
     let rates = match reach {
         Reach::Memory => Rates::SHARED_MEMORY,
+        Reach::MemoryDirect => Rates::SHARED_MEMORY_DIRECT,
         Reach::Network => Rates::SOCKET,
     };
     let level = match config.determinism() {
@@ -287,7 +422,7 @@ impl Reach {
     /// to 64 KiB for all-reduce on two ranks. Shorter ones pay more for their slots than they gain.
     pub(crate) const fn chunk_bytes(self) -> usize {
         match self {
-            Reach::Memory => 32 << 10,
+            Reach::Memory | Reach::MemoryDirect => 32 << 10,
             Reach::Network => 64 << 10,
         }
     }
@@ -298,6 +433,8 @@ impl Reach {
 pub enum Reach {
     /// Through memory.
     Memory,
+    /// Through memory, and each rank may read all others' memory.
+    MemoryDirect,
     /// Over a network.
     Network,
 }
@@ -347,3 +484,9 @@ const MOST_RANKS_PROVEN: u32 = 16;
 const MOST_PEERS: u32 = 512;
 /// Decisions kept: 10 KiB where none is made.
 const DECISIONS: usize = 128;
+/// What is read directly is cut into pieces of this length, so that no step takes longer than about a
+/// millisecond; shorter where scratch of the same length is needed beside it.
+const DIRECT_BYTES: usize = 4 << 20;
+const DIRECT_SCRATCH_BYTES: usize = 256 << 10;
+/// Results from this length on do not stay in the second-level cache, so lending them costs no more.
+const DIRECT_RESULT_BYTES: usize = 1 << 20;

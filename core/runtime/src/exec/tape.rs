@@ -8,8 +8,10 @@
 use ccl_plan::cursor::{Action, Cursor, Site, Step};
 use ccl_plan::layout::Layout;
 use ccl_plan::program::Checked;
-use ccl_plan::{Channel, Rank};
+use ccl_plan::{Channel, Collective, Dtype, Rank, ReduceOp};
 
+use super::host::edge_tag;
+use super::plans::Lending;
 use super::reduce::Finish;
 use crate::error::{Error, Result};
 use crate::transport::{EdgeIndex, Fabric};
@@ -26,6 +28,8 @@ pub(crate) struct Tape {
 pub(super) struct Entry {
     pub(super) kind: Kind,
     pub(super) finish: Finish,
+    /// Whether what goes to peers is lent rather than copied to them.
+    pub(super) lends: bool,
     /// The program's instruction, for reports.
     pub(super) instruction: u32,
     /// Elements moved.
@@ -75,6 +79,7 @@ impl Entry {
         Entry {
             kind,
             finish: Finish::NONE,
+            lends: false,
             instruction,
             count: 0,
             bytes: 0,
@@ -100,16 +105,14 @@ impl Tape {
     pub(super) fn record(
         program: &Checked,
         layout: &Layout<'_>,
-        root: Rank,
-        size_bytes: usize,
-        edge_tag: u8,
+        call: &Call,
         fabric: &mut Fabric,
     ) -> Result<Option<Tape>> {
         let (mut entries, mut lanes) = (Vec::new(), vec![0]);
         for channel in (0..layout.channels).map(Channel) {
             for lane in 0..program.lanes.len() {
-                let mut resolve = Resolve { size_bytes, chunk_count: layout.chunk_count, channel, edge_tag };
-                let mut cursor = Cursor::new(program, lane, channel, layout, root);
+                let resolve = Resolve::new(call, layout.chunk_count, channel);
+                let mut cursor = Cursor::new(program, lane, channel, layout, call.root);
                 while let Some(action) = cursor.next(program, layout) {
                     if entries.len() == LONGEST {
                         return Ok(None);
@@ -123,17 +126,39 @@ impl Tape {
     }
 }
 
+/// What entries depend on, beside the program and how data is cut.
+pub(super) struct Call {
+    pub(super) collective: Collective,
+    pub(super) dtype: Dtype,
+    pub(super) reduce_op: ReduceOp,
+    pub(super) root: Rank,
+    pub(super) lending: Lending,
+}
+
 /// What turns a cursor's action into an entry.
 pub(super) struct Resolve {
-    pub(super) size_bytes: usize,
-    pub(super) chunk_count: usize,
-    pub(super) channel: Channel,
+    size_bytes: usize,
+    chunk_count: usize,
+    channel: Channel,
     /// Added to every edge's tag.
-    pub(super) edge_tag: u8,
+    edge_tag: u8,
+    reduce_op: ReduceOp,
+    lending: Lending,
 }
 
 impl Resolve {
-    pub(super) fn entry(&mut self, action: &Action, instruction: u32, fabric: &mut Fabric) -> Result<Entry> {
+    pub(super) fn new(call: &Call, chunk_count: usize, channel: Channel) -> Resolve {
+        Resolve {
+            size_bytes: call.dtype.size_bytes(),
+            chunk_count,
+            channel,
+            edge_tag: edge_tag(call.collective),
+            reduce_op: call.reduce_op,
+            lending: call.lending,
+        }
+    }
+
+    pub(super) fn entry(&self, action: &Action, instruction: u32, fabric: &mut Fabric) -> Result<Entry> {
         Ok(match action {
             Action::Move(step) => self.step(step, instruction, fabric)?,
             Action::Signal(site) => {
@@ -150,7 +175,7 @@ impl Resolve {
         })
     }
 
-    fn step(&mut self, step: &Step, instruction: u32, fabric: &mut Fabric) -> Result<Entry> {
+    fn step(&self, step: &Step, instruction: u32, fabric: &mut Fabric) -> Result<Entry> {
         let mut entry = Entry::bare(Kind::Move, instruction);
         entry.count = step.count;
         entry.bytes = step.count * self.size_bytes;
@@ -159,7 +184,8 @@ impl Resolve {
         let mut scaled = 0u8;
         for (index, site) in step.inputs().iter().enumerate() {
             entry.inputs[index] = self.input(*site, fabric)?;
-            if step.finish.pre && matches!(site, Site::Input { .. }) {
+            let scales = step.finish.pre && self.reduce_op == ReduceOp::PreMulSum;
+            if scales && matches!(site, Site::Input { .. }) {
                 scaled |= 1 << index;
             }
         }
@@ -167,9 +193,17 @@ impl Resolve {
             *spot = self.output(*site, fabric)?;
         }
         entry.finish = Finish::NONE.scaling(scaled);
-        if step.finish.post {
+        if step.finish.post && self.reduce_op == ReduceOp::Average {
             entry.finish = entry.finish.completing();
         }
+        let sends = entry.outputs().iter().any(|spot| matches!(spot, Spot::To(..)));
+        let input = entry.finish == Finish::NONE && matches!(entry.inputs(), [Spot::Send(_)]);
+        entry.lends = sends
+            && match self.lending {
+                Lending::Nothing => false,
+                Lending::Inputs { from } => input && entry.bytes >= from,
+                Lending::Everything { from } => entry.bytes >= from,
+            };
         Ok(entry)
     }
 

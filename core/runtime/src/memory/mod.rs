@@ -5,11 +5,13 @@
 
 mod exchange;
 mod mailbox;
+mod peer;
 mod region;
 pub(crate) mod scratch;
 mod staging;
 
 pub use exchange::{Exchange, Neighbour, Parcel};
 pub use mailbox::Mailbox;
+pub(crate) use peer::PeerMemory;
 pub use region::{Backing, Mapping, MemoryFile};
 pub(crate) use staging::Staging;

@@ -5,6 +5,7 @@
 pub(crate) struct Scratch {
     lines: Vec<Line>,
     staged: Vec<u8>,
+    bounce: Vec<Line>,
 }
 
 #[derive(Clone, Copy)]
@@ -17,6 +18,14 @@ impl Scratch {
         self.staged.clear();
         self.staged.extend_from_slice(input);
         self.staged.as_ptr()
+    }
+
+    /// Buffers of [`BOUNCE_BYTES`] each, for as many inputs as a step can have.
+    pub(crate) fn bounce(&mut self) -> *mut u8 {
+        if self.bounce.is_empty() {
+            self.bounce.resize(4 * BOUNCE_BYTES / size_of::<Line>(), Line([0; 64]));
+        }
+        self.bounce.as_mut_ptr().cast()
     }
 
     /// Makes room for `bytes`. Must not be called while an operation that uses the scratch is
@@ -33,3 +42,7 @@ impl Scratch {
         self.lines.as_mut_ptr().cast::<u8>().wrapping_add(first * cell_bytes)
     }
 }
+
+/// A piece of what is read directly and folded: long enough that the system call does not show, short
+/// enough to stay in the second-level cache.
+pub(crate) const BOUNCE_BYTES: usize = 64 << 10;

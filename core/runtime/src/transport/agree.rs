@@ -1,9 +1,10 @@
 //! How ranks agree on paths: each says whom it cannot map; memory is used where neither objects.
 
 use ccl_plan::Rank;
+use serde::{Deserialize, Serialize};
 
 use super::shm::Neighbours;
-use super::{Path, PathKind, TransportInfo};
+use super::{Checksum, Path, PathKind, TransportInfo, TransportSettings};
 use crate::error::{Error, Result};
 use crate::memory::Neighbour;
 
@@ -17,16 +18,37 @@ pub(super) fn neighbours(mine: &TransportInfo, infos: &[TransportInfo], me: Rank
         .collect()
 }
 
-/// This rank's vote: whom it cannot map, and why.
-pub(super) fn refusals(neighbours: &Neighbours) -> Result<Vec<u8>> {
-    serde_json::to_vec(&neighbours.refused()).map_err(|e| Error::bug(format!("write a vote on paths: {e}")))
+/// What one rank has to say about the others.
+#[derive(Serialize, Deserialize)]
+struct Vote {
+    /// Whom it cannot map, and why.
+    refused: Vec<(u32, String)>,
+    /// Why it cannot read what others lend, or lends nothing.
+    not_directly: Option<String>,
 }
 
-/// Gives up memory with every rank that cannot map this one's.
-pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Vec<u8>]) -> Result<()> {
+/// This rank's vote.
+pub(super) fn vote(settings: &TransportSettings, neighbours: &Neighbours) -> Result<Vec<u8>> {
+    let wrapped =
+        settings.checksum != Checksum::Off || !settings.faults.is_empty() || settings.trace.is_some();
+    let vote = Vote {
+        refused: neighbours.refused(),
+        not_directly: if wrapped {
+            Some("its edges are wrapped".to_owned())
+        } else {
+            neighbours.unreadable()
+        },
+    };
+    serde_json::to_vec(&vote).map_err(|e| Error::bug(format!("write a vote on paths: {e}")))
+}
+
+/// Gives up memory with every rank that cannot map this one's. `None` if all ranks share memory and
+/// read each other's directly, else why not; the same on all ranks.
+pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Vec<u8>]) -> Result<Option<String>> {
+    let mut not_directly = None;
     for (voter, vote) in votes.iter().enumerate() {
         let voter = Rank(voter as u32);
-        let refused: Vec<(u32, String)> = serde_json::from_slice(vote).map_err(|e| {
+        let vote: Vote = serde_json::from_slice(vote).map_err(|e| {
             let advice = "run the same version of ccl on all ranks";
             Error::new(
                 crate::Fault::Remote { rank: voter },
@@ -34,11 +56,15 @@ pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Vec<u8>]) -> 
                 advice,
             )
         })?;
-        for (_, reason) in refused.into_iter().filter(|(rank, _)| *rank == me.0) {
+        let unmapped =
+            vote.refused.first().map(|(rank, reason)| format!("rank {rank} is not mapped: {reason}"));
+        not_directly = not_directly
+            .or_else(|| Some(format!("rank {voter} says of {}", vote.not_directly.or(unmapped)?)));
+        for (_, reason) in vote.refused.into_iter().filter(|(rank, _)| *rank == me.0) {
             neighbours.refuse(voter, format!("it cannot map this rank's memory: {reason}"));
         }
     }
-    Ok(())
+    Ok(not_directly)
 }
 
 /// The path to a peer, with its reason.

@@ -67,7 +67,8 @@ impl Connected {
         let kind = match self.neighbours.reachable(peer) {
             Some((local, region)) => {
                 let (own, theirs) = (Arc::clone(self.neighbours.own()), Arc::clone(region));
-                ReceiveKind::Memory(MemoryReceive::new(own, theirs, local, channel, tag)?)
+                let sender = (theirs, self.neighbours.memory(peer));
+                ReceiveKind::Memory(MemoryReceive::new(own, sender, local, channel, tag)?)
             }
             None => {
                 let shape = inner_shape(settings);

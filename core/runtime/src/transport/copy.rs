@@ -2,7 +2,7 @@
 //! into references.
 
 use super::{ReceiveEdge, SendEdge};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A filled slot as a slice, the consumer's until released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +36,9 @@ impl ReceiveEdge {
     /// The oldest filled slot, as a slice; otherwise as [`ReceiveEdge::peek`].
     pub fn message(&mut self) -> Result<Option<Message<'_>>> {
         let Some(slot) = self.peek()? else { return Ok(None) };
+        if slot.lent {
+            return Err(Error::bug("a lent slot is no slice"));
+        }
         // SAFETY: a peeked slot has as many bytes as it says, and nobody writes to them until
         // `release`, which borrows the edge as this slice does.
         let payload = unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.bytes) };

@@ -8,7 +8,7 @@ use ccl_plan::{Channel, Rank};
 use super::PathKind;
 use super::net::{NetReceive, NetSend};
 use super::shm::{MemoryReceive, MemorySend};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// An edge's name at one of its ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -40,6 +40,8 @@ pub struct Slot {
     pub bytes: usize,
     /// What the producer gave to `post`.
     pub tag: u32,
+    /// Whether `data` is an address of the producer's, for [`ReceiveEdge::fetch`], and nothing here.
+    pub lent: bool,
 }
 
 /// The producer's end of an edge of any kind.
@@ -90,6 +92,26 @@ impl SendEdge {
         }
     }
 
+    /// Hands the acquired slot over with no payload but where it is: `bytes` bytes at `address` in
+    /// this process, which must not change until [`SendEdge::all_released`]. Only where
+    /// [`super::Fabric::reads_directly`]. Never blocks.
+    ///
+    /// Errors: nothing acquired, an edge that cannot.
+    pub(crate) fn lend(&mut self, address: *const u8, bytes: usize, tag: u32) -> Result<()> {
+        match &mut self.0 {
+            SendKind::Memory(edge) => edge.lend(address, bytes, tag),
+            SendKind::Net(_) | SendKind::Wrapped(_) => Err(Error::bug("this edge lends nothing")),
+        }
+    }
+
+    /// Whether the consumer has released everything handed over so far.
+    pub(crate) fn all_released(&self) -> bool {
+        match &self.0 {
+            SendKind::Memory(edge) => edge.all_released(),
+            SendKind::Net(_) | SendKind::Wrapped(_) => true,
+        }
+    }
+
     /// Moves pending requests along; nothing to do for memory. Never blocks.
     #[inline]
     pub fn progress(&mut self) -> Result<()> {
@@ -122,6 +144,23 @@ impl ReceiveEdge {
             ReceiveKind::Memory(edge) => edge.peek(),
             ReceiveKind::Net(edge) => edge.peek(),
             ReceiveKind::Wrapped(edge) => edge.peek(),
+        }
+    }
+
+    /// Copies `bytes` bytes of a lent slot, from its byte `from` on, to `to`.
+    ///
+    /// What was copied counts only if [`ReceiveEdge::release`] succeeds.
+    ///
+    /// Errors: the producer's memory cannot be read, an edge that borrows nothing.
+    ///
+    /// # Safety
+    ///
+    /// `to` is valid for writes of `bytes` bytes, and nobody else uses them meanwhile.
+    pub(crate) unsafe fn fetch(&self, slot: &Slot, from: usize, to: *mut u8, bytes: usize) -> Result<()> {
+        match &self.0 {
+            // SAFETY: the caller's contract.
+            ReceiveKind::Memory(edge) => unsafe { edge.fetch(slot, from, to, bytes) },
+            ReceiveKind::Net(_) | ReceiveKind::Wrapped(_) => Err(Error::bug("this edge borrows nothing")),
         }
     }
 

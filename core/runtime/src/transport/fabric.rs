@@ -31,6 +31,7 @@ pub struct Fabric {
     /// For each peer, channel and tag, the index of its edge, or [`NO_EDGE`].
     sender_of: Vec<u32>,
     receiver_of: Vec<u32>,
+    reads_directly: bool,
 }
 
 /// An edge's index within its fabric, on its side: senders and receivers count apart.
@@ -68,6 +69,7 @@ impl Fabric {
             net_receivers: Vec::new(),
             sender_of: vec![NO_EDGE; edges],
             receiver_of: vec![NO_EDGE; edges],
+            reads_directly: false,
         };
         Ok((fabric, info))
     }
@@ -88,8 +90,8 @@ impl Fabric {
             return Err(Error::bug(format!("expected the infos of {} ranks, found {}", self.n, infos.len())));
         }
         let mut neighbours = self.map_neighbours(&opening, infos, deadline, &|| relay.check())?;
-        let votes = relay.all_gather(agree::refusals(&neighbours)?)?;
-        agree::heed(&mut neighbours, self.me, &votes)?;
+        let votes = relay.all_gather(agree::vote(&self.settings, &neighbours)?)?;
+        let not_directly = agree::heed(&mut neighbours, self.me, &votes)?;
         neighbours.check_probes()?;
         let paths: Vec<_> = (0..self.n)
             .map(|peer| agree::path(&self.info, infos, self.me, Rank(peer), &neighbours))
@@ -99,6 +101,15 @@ impl Fabric {
         }
         let bell = Bell::of(Arc::clone(neighbours.own()));
         let wait = self.wait_settings(infos, &paths);
+        let not_directly = match paths.iter().any(|path| path.kind == PathKind::Net) {
+            true => not_directly.or_else(|| Some("not all ranks share memory".to_owned())),
+            false => not_directly,
+        };
+        match &not_directly {
+            None => tracing::debug!(rank = self.me.0, "ranks read long messages directly"),
+            Some(reason) => tracing::debug!(rank = self.me.0, %reason, "no direct reading"),
+        }
+        self.reads_directly = not_directly.is_none();
         let (relay, infos) = (Arc::clone(relay), infos.to_vec());
         self.connected = Some(Connected { neighbours, paths, bell, wait, relay, infos, network: None });
         Ok(())
@@ -184,6 +195,12 @@ impl Fabric {
         Ok(())
     }
 
+    /// Whether every rank reads what any other lends: [`SendEdge::lend`] may then be used on every
+    /// edge. The same on all ranks.
+    pub(crate) fn reads_directly(&self) -> bool {
+        self.reads_directly
+    }
+
     /// Whether any edge in use goes through a network.
     #[inline]
     pub(crate) fn uses_network(&self) -> bool {
@@ -195,9 +212,11 @@ impl Fabric {
         self.net_senders.iter().all(|edge| self.senders[*edge].idle())
     }
 
-    /// Makes calls into the network fail at once, for good, and wakes whoever sleeps on the bell.
+    /// Makes calls into the network fail at once, for good, takes back what was lent, and wakes
+    /// whoever sleeps on the bell.
     pub fn abort(&self) {
         if let Some(connected) = &self.connected {
+            connected.neighbours.withdraw();
             connected.network.iter().for_each(Network::abort);
             connected.bell.ring();
         }
@@ -255,8 +274,8 @@ impl Fabric {
     }
 
     fn wait_settings(&self, infos: &[TransportInfo], paths: &[Path]) -> WaitSettings {
-        let ranks = infos.iter().filter(|info| info.host == self.info.host).count();
-        let wait = self.settings.wait.on_host(ranks, host::cores());
+        let here = || infos.iter().filter(|info| info.host == self.info.host);
+        let wait = self.settings.wait.on_host(here().count(), host::cores(here()));
         let networked = paths.iter().any(|path| path.kind == PathKind::Net);
         if networked { wait.with_network() } else { wait }
     }

@@ -24,6 +24,7 @@ pub(super) fn describe(
         descriptor: file.number(),
         nonce,
         shares_memory: settings.shared_memory == SharedMemory::Use,
+        cpus: cpus(),
     })
 }
 
@@ -45,7 +46,24 @@ fn process_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
 
-/// Cores this process may use.
-pub(super) fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// The CPUs that this thread may run on, a bit each; none if that cannot be told.
+fn cpus() -> Vec<u64> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
+    let mut words = Vec::new();
+    for cpu in (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)) {
+        words.resize(words.len().max(cpu / 64 + 1), 0);
+        words[cpu / 64] |= 1 << (cpu % 64);
+    }
+    words
+}
+
+/// CPUs that some of `infos` may run on: more than each alone where ranks are bound.
+pub(super) fn cores<'a>(infos: impl Iterator<Item = &'a TransportInfo>) -> usize {
+    let mut all: Vec<u64> = Vec::new();
+    for info in infos {
+        all.resize(all.len().max(info.cpus.len()), 0);
+        all.iter_mut().zip(&info.cpus).for_each(|(all, own)| *all |= own);
+    }
+    let cores: u32 = all.iter().map(|word| word.count_ones()).sum();
+    (cores as usize).max(1)
 }

@@ -80,6 +80,8 @@ pub struct TransportInfo {
     pub nonce: [u8; 32],
     /// Whether it would share memory.
     pub shares_memory: bool,
+    /// The CPUs it may run on, a bit each.
+    pub cpus: Vec<u64>,
 }
 
 impl TransportSettings {

@@ -96,7 +96,7 @@ impl NetReceive {
     fn head(&self) -> Option<Slot> {
         let (State::Open(link), Some(header)) = (&self.state, self.filled) else { return None };
         let data = link.slots.payload(link.slots.of(self.released));
-        Some(Slot { data, bytes: header.bytes as usize, tag: header.tag })
+        Some(Slot { data, bytes: header.bytes as usize, tag: header.tag, lent: false })
     }
 
     /// Remembers an error: a broken connection stays broken.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ccl_plan::Channel;
 
 use super::bell::BellLine;
-use crate::memory::Mapping;
+use crate::memory::{Mapping, PeerMemory};
 
 /// The shape of every region of one communicator on one host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +43,10 @@ struct Header {
     magic: AtomicU64,
     digest: AtomicU64,
     nonce: [AtomicU64; 4],
+    /// Where this header is in its owner's address space.
+    address: AtomicU64,
+    /// Not 0 once the owner has taken back what it lent.
+    withdrawn: AtomicU32,
     bell: BellLine,
 }
 
@@ -57,7 +61,8 @@ pub(super) struct HeadLine {
 pub(super) struct SlotLine {
     pub(super) sequence: AtomicU64,
     pub(super) tag: AtomicU32,
-    /// Payload bytes; [`super::edge::IN_LINE`] is set when they are in `payload`.
+    /// Payload bytes; [`super::edge::IN_LINE`] is set when they are in `payload`, and
+    /// [`super::edge::LENT`] when `payload` says where they are.
     pub(super) bytes: AtomicU32,
     pub(super) payload: UnsafeCell<[u8; super::INLINE_BYTES]>,
 }
@@ -128,6 +133,7 @@ impl Region {
         for (word, value) in header.nonce.iter().zip(words(nonce)) {
             word.store(value, Ordering::Relaxed);
         }
+        header.address.store(std::ptr::from_ref(header).addr() as u64, Ordering::Relaxed);
         // Release pairs with the load in `check`.
         header.magic.store(MAGIC, Ordering::Release);
     }
@@ -147,6 +153,31 @@ impl Region {
             return Some(Err("its memory is laid out with other settings".to_owned()));
         }
         Some(Ok(()))
+    }
+
+    /// Whether the owner's memory can be read through `peer`: whether the nonce is found there.
+    pub(super) fn shows_through(&self, peer: PeerMemory) -> std::io::Result<bool> {
+        let header = self.header();
+        let offset = std::mem::offset_of!(Header, nonce) as u64;
+        let address = header.address.load(Ordering::Relaxed).wrapping_add(offset);
+        let mut found = [0u64; 4];
+        // SAFETY: `found` is as long as asked, and nobody else's.
+        unsafe { peer.read(address, found.as_mut_ptr().cast(), size_of_val(&found))? };
+        Ok(found == header.nonce.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    /// The owner takes back all that it lent.
+    pub(super) fn withdraw(&self) {
+        self.header().withdrawn.store(1, Ordering::SeqCst);
+        // Whoever still finds 0 finished reading before the owner's next writes.
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    /// Whether the owner has. Ask after reading what was lent.
+    #[inline]
+    pub(super) fn withdrawn(&self) -> bool {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.header().withdrawn.load(Ordering::SeqCst) != 0
     }
 
     /// The probe word that local rank `writer` writes.

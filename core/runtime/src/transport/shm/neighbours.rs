@@ -9,7 +9,7 @@ use ccl_plan::Rank;
 
 use super::layout::{Layout, Region};
 use crate::error::{Error, Result};
-use crate::memory::{Exchange, Mailbox, Mapping, MemoryFile, Neighbour};
+use crate::memory::{Exchange, Mailbox, Mapping, MemoryFile, Neighbour, PeerMemory};
 
 /// One rank's region, and its peers' as far as they can be mapped.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Neighbours {
     ranks: Vec<Rank>,
     me: usize,
     regions: Vec<Reachable>,
+    /// The other memory of each, or why it cannot be read.
+    memories: Vec<Result<PeerMemory, String>>,
     secret: [u8; 32],
 }
 
@@ -59,7 +61,8 @@ impl Neighbours {
             }
         }
         let ranks = all.iter().map(|peer| peer.rank).collect();
-        let neighbours = Neighbours { own: region, ranks, me, regions, secret: own.secret };
+        let memories = all.iter().zip(&regions).map(|(peer, region)| memory(peer, region)).collect();
+        let neighbours = Neighbours { own: region, ranks, me, regions, memories, secret: own.secret };
         neighbours.write_probes();
         Ok(neighbours)
     }
@@ -78,6 +81,22 @@ impl Neighbours {
     pub(crate) fn reachable(&self, peer: Rank) -> Option<(usize, &Arc<Region>)> {
         let local = self.local(peer)?;
         self.regions[local].as_ref().ok().map(|region| (local, region))
+    }
+
+    /// A peer's memory outside its region, if it can be read.
+    pub(crate) fn memory(&self, peer: Rank) -> Option<PeerMemory> {
+        self.memories[self.local(peer)?].as_ref().ok().copied()
+    }
+
+    /// A rank of this host whose memory cannot be read, and why.
+    pub(crate) fn unreadable(&self) -> Option<String> {
+        let all = self.ranks.iter().zip(&self.memories);
+        all.filter_map(|(rank, memory)| Some(format!("rank {rank}: {}", memory.as_ref().err()?))).next()
+    }
+
+    /// Takes back all that this rank lent.
+    pub(crate) fn withdraw(&self) {
+        self.own.withdraw();
     }
 
     /// `None`: the peer is no candidate; else why its region is not mapped, if it is not.
@@ -140,6 +159,20 @@ impl Neighbours {
         hasher.update(&self.ranks[from].0.to_le_bytes());
         hasher.update(&self.ranks[to].0.to_le_bytes());
         hasher.finalize().as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+/// A peer's memory, tried.
+fn memory(peer: &Neighbour, region: &Reachable) -> Result<PeerMemory, String> {
+    let region = region.as_ref().map_err(Clone::clone)?;
+    if !peer.same_processes {
+        return Err("its process has no number in this namespace".to_owned());
+    }
+    let memory = PeerMemory::of(peer.process);
+    match region.shows_through(memory) {
+        Ok(true) => Ok(memory),
+        Ok(false) => Err("its process number is another process's here".to_owned()),
+        Err(error) => Err(format!("process_vm_readv: {error}")),
     }
 }
 

@@ -62,6 +62,12 @@ impl Producer {
         self.slot = following(self.slot, self.slots);
     }
 
+    /// Whether the consumer has given back every slot published so far.
+    pub(super) fn all_released(&self, head: &impl Word) -> bool {
+        // Acquire pairs with the store in `Consumer::release`: its reads happen before what we do next.
+        head.load(Ordering::Acquire) == self.next
+    }
+
     /// The slot that `free` last named.
     #[inline]
     pub(super) fn slot(&self) -> usize {
