@@ -14,6 +14,15 @@ pub fn socket_plugin() -> PathBuf {
     built().join(BINARIES[1])
 }
 
+/// An example of this crate, built for release; brought up to date by each call.
+pub fn example(name: &str) -> PathBuf {
+    let target = profile_folder().parent().expect("a profile's folder lies in cargo's").to_owned();
+    let mut cargo = cargo();
+    cargo.args(["build", "--release", "--quiet", "-p", "ccl-tests", "--example", name]);
+    succeeds(cargo.arg("--target-dir").arg(&target));
+    target.join("release/examples").join(name)
+}
+
 /// A command that is ended after `limit_s` seconds and inherits nothing that ccl or a launcher reads.
 pub fn command(limit_s: u64, program: impl AsRef<std::ffi::OsStr>) -> Command {
     // With the signal it ends as `timeout` does, with 124, and its own children end with it.
@@ -52,14 +61,19 @@ pub fn both(output: &Output) -> String {
 fn built() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let test = std::env::current_exe().expect("a running test has a file");
-        let folder = test.ancestors().nth(2).expect("tests lie in PROFILE/deps").to_owned();
+        let folder = profile_folder();
         // Cargo itself would build both again, with the features that they have without the other crates.
         if !BINARIES.iter().all(|name| is_fresh(&folder.join(name))) {
             build(&folder);
         }
         folder
     })
+}
+
+/// The folder of the profile that the calling test was built with.
+fn profile_folder() -> PathBuf {
+    let test = std::env::current_exe().expect("a running test has a file");
+    test.ancestors().nth(2).expect("tests lie in PROFILE/deps").to_owned()
 }
 
 /// Whether a binary is newer than the sources that cargo lists beside it.
@@ -74,15 +88,21 @@ fn is_fresh(binary: &Path) -> bool {
 
 fn build(folder: &Path) {
     let profile = folder.file_name().and_then(|name| name.to_str()).expect("profiles have ASCII names");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = cargo();
     cargo.args(["build", "--quiet", "-p", "ccl-tools", "-p", "ccl-net-socket-plugin"]);
     cargo.args(["--profile", if profile == "debug" { "dev" } else { profile }]);
-    cargo.arg("--target-dir").arg(folder.parent().expect("a profile's folder lies in cargo's"));
-    // Variables that cargo set for this test only would make it build more than it must.
+    succeeds(cargo.arg("--target-dir").arg(folder.parent().expect("a profile's folder lies in cargo's")));
+}
+
+/// Cargo in this workspace, without the variables that it set for this test only and that would make
+/// it build more than it must.
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_this_test(name)) {
         cargo.env_remove(name);
     }
-    succeeds(cargo.current_dir(env!("CARGO_MANIFEST_DIR")));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo
 }
 
 fn is_of_this_test(name: &std::ffi::OsStr) -> bool {

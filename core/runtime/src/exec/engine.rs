@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ccl_plan::layout::Tables;
 use ccl_plan::{Collective, Rank};
 
-use super::host::{Operation, Poll, Stop};
+use super::host::{Operation, Poll, Reason, Stop};
 use super::plans::Plans;
 use crate::control::Control;
 use crate::error::{Error, Fault, Result};
@@ -35,6 +35,7 @@ pub(crate) struct Engine {
     plans: Plans,
     scratch: Scratch,
     queue: VecDeque<Queued>,
+    #[expect(clippy::vec_box, reason = "operations go from here to the queue and back without being moved")]
     spare: Vec<Box<Operation>>,
     sequence: u64,
     /// Messages sent to and received from each rank so far.
@@ -279,9 +280,9 @@ impl Engine {
 
     #[cold]
     fn stopped(&mut self, index: usize, stop: Stop) -> Error {
-        match stop {
-            Stop::Failed(error) => self.failed_path(index, error),
-            Stop::Mismatch { peer, detail } => self.mismatched(index, peer, detail),
+        match stop.reason() {
+            Reason::Failed(error) => self.failed_path(index, error),
+            Reason::Mismatch { peer, detail } => self.mismatched(index, peer, detail),
         }
     }
 

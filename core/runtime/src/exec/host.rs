@@ -50,6 +50,7 @@ struct Run {
 }
 
 /// Where a lane's steps come from.
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each long call")]
 enum Source {
     /// The decision's tape, from this entry on.
     Tape(usize),
@@ -86,8 +87,11 @@ pub(crate) struct Position {
     pub(crate) waiting_for: Option<Rank>,
 }
 
-/// Why an operation cannot go on.
-pub(crate) enum Stop {
+/// Why an operation cannot go on. One word, since every step may return it.
+pub(crate) struct Stop(Box<Reason>);
+
+/// What is behind a [`Stop`].
+pub(crate) enum Reason {
     /// A peer's slot belongs to another operation or has another length.
     Mismatch { peer: Rank, detail: String },
     /// The transport failed.
@@ -96,7 +100,13 @@ pub(crate) enum Stop {
 
 impl From<Error> for Stop {
     fn from(error: Error) -> Stop {
-        Stop::Failed(error)
+        Stop(Box::new(Reason::Failed(error)))
+    }
+}
+
+impl Stop {
+    pub(crate) fn reason(self) -> Reason {
+        *self.0
     }
 }
 
@@ -398,55 +408,111 @@ impl LaneStep<'_> {
     }
 
     /// One step, if every edge is ready.
-    #[inline]
+    #[inline(always)]
     fn take(&mut self, entry: &Entry) -> Result<bool, Stop> {
         let mut inputs = [std::ptr::null::<u8>(); 4];
         let mut outputs = [std::ptr::null_mut::<u8>(); 4];
-        let mut borrowed = Borrowed::default();
-        for (index, spot) in entry.inputs().iter().enumerate() {
-            let Some(found) = self.input(entry, *spot, index, &mut borrowed)? else { return Ok(false) };
-            inputs[index] = found;
+        for (address, spot) in inputs.iter_mut().zip(entry.inputs()) {
+            *address = match self.input(entry, *spot)? {
+                Found::Here(found) => found,
+                Found::Lent(..) => return self.take_borrowed(entry),
+                Found::NotYet => return Ok(false),
+            };
         }
-        let mut written = 0;
-        for spot in entry.outputs() {
+        let inputs = &inputs[..entry.inputs().len()];
+        if entry.lends {
+            return self.take_lending(entry, inputs);
+        }
+        for (address, spot) in outputs.iter_mut().zip(entry.outputs()) {
             let Some(found) = self.output(entry, *spot)? else { return Ok(false) };
-            if !(entry.lends && matches!(spot, Spot::To(..))) {
-                outputs[written] = found;
-                written += 1;
-            }
+            *address = found;
         }
-        let (inputs, outputs) = (&inputs[..entry.inputs().len()], &outputs[..written]);
-        if entry.lends && entry.finish == Finish::NONE && matches!(entry.inputs(), [Spot::Send(_)]) {
-            // Peers may read while this rank makes its own copy.
-            self.hand_over(entry, Some(inputs[0]))?;
-            // SAFETY: as below.
-            unsafe { reduce::copy(inputs[0], outputs, entry.bytes) };
-            return Ok(true);
-        }
-        if entry.kind == Kind::Move && written > 0 {
+        if entry.kind == Kind::Move {
             // SAFETY: user addresses come from a request whose lengths were checked against the layout
             // that cut this step and whose borrows outlive the operation; slots hold at least `bytes`
             // (checked against the slot size at launch, and against the slot's length on receive) and
             // are ours until posted or released; scratch cells hold a chunk each. Ranges are equal or
             // disjoint because the program was checked and in-place calls were verified for it.
-            unsafe {
-                if borrowed.any {
-                    self.fold_borrowed(entry, inputs, outputs, &borrowed)?;
-                } else if inputs.len() == 1 && entry.finish == Finish::NONE {
-                    reduce::copy(inputs[0], outputs, entry.bytes);
-                } else {
-                    self.operation.decision.reduction.fold(inputs, outputs, entry.count, entry.finish);
-                }
+            unsafe { self.fold(entry, inputs, &outputs[..entry.outputs().len()]) };
+        }
+        self.hand_over(entry, None)?;
+        Ok(true)
+    }
+
+    /// One step that lends to its peers what it keeps or what it read.
+    #[cold]
+    fn take_lending(&mut self, entry: &Entry, inputs: &[*const u8]) -> Result<bool, Stop> {
+        let mut outputs = [std::ptr::null_mut::<u8>(); 4];
+        let Some(kept) = self.kept(entry, &mut outputs)? else { return Ok(false) };
+        let outputs = &outputs[..kept];
+        if entry.finish == Finish::NONE && matches!(entry.inputs(), [Spot::Send(_)]) {
+            // Peers may read while this rank makes its own copy.
+            self.hand_over(entry, Some(inputs[0]))?;
+            // SAFETY: as in `take`.
+            unsafe { reduce::copy(inputs[0], outputs, entry.bytes) };
+        } else {
+            if kept > 0 {
+                // SAFETY: as in `take`.
+                unsafe { self.fold(entry, inputs, outputs) };
+            }
+            self.hand_over(entry, outputs.first().map(|output| output.cast_const()).or(Some(inputs[0])))?;
+        }
+        Ok(true)
+    }
+
+    /// One step of which some inputs lie in the memory of other processes.
+    #[cold]
+    fn take_borrowed(&mut self, entry: &Entry) -> Result<bool, Stop> {
+        let mut inputs = [std::ptr::null::<u8>(); 4];
+        let mut borrowed: [Option<(EdgeIndex, Slot)>; 4] = [None; 4];
+        for (index, spot) in entry.inputs().iter().enumerate() {
+            match self.input(entry, *spot)? {
+                Found::Here(found) => inputs[index] = found,
+                Found::Lent(edge, slot) => borrowed[index] = Some((edge, slot)),
+                Found::NotYet => return Ok(false),
             }
         }
-        let kept = outputs.first().map(|output| output.cast_const());
-        self.hand_over(entry, kept.or(inputs.first().copied()))?;
+        let mut outputs = [std::ptr::null_mut::<u8>(); 4];
+        let Some(kept) = self.kept(entry, &mut outputs)? else { return Ok(false) };
+        let (inputs, outputs) = (&inputs[..entry.inputs().len()], &outputs[..kept]);
+        // SAFETY: as in `take`.
+        unsafe { self.fold_borrowed(entry, inputs, outputs, &borrowed)? };
+        self.hand_over(entry, outputs.first().map(|output| output.cast_const()))?;
         Ok(true)
+    }
+
+    /// The outputs that data is written to, and how many: all, or those in this process if the others
+    /// are lent. `None` while credit is awaited.
+    fn kept(&mut self, entry: &Entry, outputs: &mut [*mut u8; 4]) -> Result<Option<usize>, Stop> {
+        let mut kept = 0;
+        for spot in entry.outputs() {
+            let Some(found) = self.output(entry, *spot)? else { return Ok(None) };
+            if !(entry.lends && matches!(spot, Spot::To(..))) {
+                outputs[kept] = found;
+                kept += 1;
+            }
+        }
+        Ok(Some(kept))
+    }
+
+    /// # Safety
+    ///
+    /// As for [`reduce::Reduction::fold`].
+    #[inline(always)]
+    unsafe fn fold(&self, entry: &Entry, inputs: &[*const u8], outputs: &[*mut u8]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if inputs.len() == 1 && entry.finish == Finish::NONE {
+                reduce::copy(inputs[0], outputs, entry.bytes);
+            } else {
+                self.operation.decision.reduction.fold(inputs, outputs, entry.count, entry.finish);
+            }
+        }
     }
 
     /// What was made goes on to the peers, `kept` being where it stays if it is lent; what was used is
     /// given back.
-    #[inline]
+    #[inline(always)]
     fn hand_over(&mut self, entry: &Entry, kept: Option<*const u8>) -> Result<(), Stop> {
         for spot in entry.outputs() {
             if let Spot::To(edge, peer) = *spot {
@@ -469,22 +535,20 @@ impl LaneStep<'_> {
         Ok(())
     }
 
-    /// A Move of which some inputs lie in the memory of other processes: they are read straight to
-    /// where they belong if nothing is folded, else piece by piece into buffers in the cache.
+    /// Inputs in other processes' memory are read straight to where they belong if nothing is folded,
+    /// else piece by piece into buffers in the cache.
     ///
     /// # Safety
     ///
     /// As for [`reduce::Reduction::fold`], of the inputs that are not borrowed.
-    #[cold]
     unsafe fn fold_borrowed(
         &mut self,
         entry: &Entry,
         inputs: &[*const u8],
         outputs: &[*mut u8],
-        borrowed: &Borrowed,
+        borrowed: &[Option<(EdgeIndex, Slot)>; 4],
     ) -> Result<(), Stop> {
-        if let ([Some((edge, slot))], true) = (&borrowed.slots[..inputs.len()], entry.finish == Finish::NONE)
-        {
+        if let ([Some((edge, slot))], true) = (&borrowed[..inputs.len()], entry.finish == Finish::NONE) {
             // SAFETY: the first output has room for the step, and the others do as well and lie apart.
             unsafe {
                 self.fabric.receiver(*edge).fetch(slot, 0, outputs[0], entry.bytes)?;
@@ -498,7 +562,7 @@ impl LaneStep<'_> {
             let bytes = BOUNCE_BYTES.min(entry.bytes - start);
             for (index, input) in inputs.iter().enumerate() {
                 pieces[index] = input.wrapping_add(start);
-                if let Some((edge, slot)) = &borrowed.slots[index] {
+                if let Some((edge, slot)) = &borrowed[index] {
                     let bounce = self.bounce.wrapping_add(index * BOUNCE_BYTES);
                     // SAFETY: there is a bounce buffer for each input, and this piece fits it.
                     unsafe { self.fabric.receiver(*edge).fetch(slot, start, bounce, bytes)? };
@@ -515,16 +579,10 @@ impl LaneStep<'_> {
         Ok(())
     }
 
-    /// Where to read from, or `None` while a peer's slot is awaited.
-    #[inline]
-    fn input(
-        &mut self,
-        entry: &Entry,
-        spot: Spot,
-        index: usize,
-        borrowed: &mut Borrowed,
-    ) -> Result<Option<*const u8>, Stop> {
-        Ok(Some(match spot {
+    /// Where to read from.
+    #[inline(always)]
+    fn input(&mut self, entry: &Entry, spot: Spot) -> Result<Found, Stop> {
+        Ok(Found::Here(match spot {
             Spot::Send(offset) => self.operation.bound.send.wrapping_add(offset),
             Spot::Recv(offset) => self.operation.bound.recv.wrapping_add(offset).cast_const(),
             Spot::Scratch(offset) => self.cells.wrapping_add(offset).cast_const(),
@@ -532,14 +590,13 @@ impl LaneStep<'_> {
             Spot::From(edge, peer) => {
                 let Some(slot) = self.fabric.receiver(edge).peek()? else {
                     self.waiting_for = Some((peer, entry.instruction));
-                    return Ok(None);
+                    return Ok(Found::NotYet);
                 };
                 if slot.tag != self.operation.tag || slot.bytes != entry.bytes {
                     return Err(mismatch(peer, self.operation.tag, entry.bytes, &slot));
                 }
                 if slot.lent {
-                    borrowed.any = true;
-                    borrowed.slots[index] = Some((edge, slot));
+                    return Ok(Found::Lent(edge, slot));
                 }
                 slot.data.as_ptr().cast_const()
             }
@@ -547,7 +604,7 @@ impl LaneStep<'_> {
     }
 
     /// Where to write to, or `None` while credit is awaited.
-    #[inline]
+    #[inline(always)]
     fn output(&mut self, entry: &Entry, spot: Spot) -> Result<Option<*mut u8>, Stop> {
         Ok(Some(match spot {
             Spot::Recv(offset) => self.operation.bound.recv.wrapping_add(offset),
@@ -566,11 +623,14 @@ impl LaneStep<'_> {
     }
 }
 
-/// The inputs of a step that lie elsewhere.
-#[derive(Default)]
-struct Borrowed {
-    any: bool,
-    slots: [Option<(EdgeIndex, Slot)>; 4],
+/// Where an input is.
+enum Found {
+    /// In this process.
+    Here(*const u8),
+    /// In another, or at an address that only the kernel may read.
+    Lent(EdgeIndex, Slot),
+    /// A peer's slot is awaited.
+    NotYet,
 }
 
 #[cold]
@@ -580,7 +640,7 @@ fn mismatch(peer: Rank, tag: u32, bytes: usize, slot: &Slot) -> Stop {
     } else {
         format!("expected a message of this call from rank {peer}, found one of another call")
     };
-    Stop::Mismatch { peer, detail }
+    Stop(Box::new(Reason::Mismatch { peer, detail }))
 }
 
 /// Edges between two ranks within a channel: one for collectives, one for messages, so that a message

@@ -26,8 +26,11 @@ pub(crate) struct Plans {
     selection: Selection,
     programs: HashMap<(Collective, Algorithm, Rank), (Arc<Checked>, Lendable)>,
     /// Decisions made, each at the one place that its key may be: a later one takes the place.
-    decisions: Box<[Option<(Key, Arc<Decision>)>]>,
+    decisions: Box<[Kept]>,
 }
+
+/// A decision and what it was made for.
+type Kept = Option<(Key, Arc<Decision>)>;
 
 /// How data may be cut; the same on all ranks.
 #[derive(Clone, Copy)]

@@ -40,7 +40,7 @@ pub struct Slot {
     pub bytes: usize,
     /// What the producer gave to `post`.
     pub tag: u32,
-    /// Whether `data` is an address of the producer's, for [`ReceiveEdge::fetch`], and nothing here.
+    /// Whether `data` is an address of the producer's process, and nothing here.
     pub lent: bool,
 }
 
