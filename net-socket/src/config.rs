@@ -68,6 +68,7 @@ pub(crate) fn properties() -> Properties {
         latency_ns: 15_000,
         max_recvs: ccl_plugin::c::MAX_RECVS as u32,
         max_requests: crate::slots::SLOTS as u32,
+        flags: ccl_plugin::c::FLAG_ANY_MEMORY,
         port: 1,
         ..Properties::default()
     }

@@ -107,7 +107,8 @@ enum { CCL_NET_HOST = 1, CCL_NET_CUDA = 2, CCL_NET_DMABUF = 4 };
 /* Bits of flags. */
 enum {
   CCL_NET_NEEDS_FLUSH = 1, /* flush after each receive into device memory */
-  CCL_NET_ONE_SIDED = 2    /* export_mr, put, get and signal are there */
+  CCL_NET_ONE_SIDED = 2,   /* export_mr, put, get and signal are there */
+  CCL_NET_ANY_MEMORY = 4   /* registering host memory costs next to nothing: done for one message */
 };
 
 /* Which end of a connection `comm` is. */

@@ -34,6 +34,9 @@ pub const MEMORY_DMABUF: u32 = 4;
 pub const FLAG_NEEDS_FLUSH: u32 = 1;
 /// Property flag: `put`, `get`, `signal` and `export_mr` are there.
 pub const FLAG_ONE_SIDED: u32 = 2;
+/// Property flag: registering host memory costs next to nothing, so that memory the network has never
+/// seen may be registered for one message.
+pub const FLAG_ANY_MEMORY: u32 = 4;
 
 /// Log level: the operation fails.
 pub const LOG_ERROR: i32 = 1;

@@ -42,6 +42,7 @@ fn assertions() -> String {
         ("CCL_NET_DMABUF", MEMORY_DMABUF as usize),
         ("CCL_NET_NEEDS_FLUSH", FLAG_NEEDS_FLUSH as usize),
         ("CCL_NET_ONE_SIDED", FLAG_ONE_SIDED as usize),
+        ("CCL_NET_ANY_MEMORY", FLAG_ANY_MEMORY as usize),
         ("CCL_NET_SEND", SIDE_SEND as usize),
         ("CCL_NET_RECV", SIDE_RECV as usize),
         ("CCL_LOG_ERROR", LOG_ERROR as usize),

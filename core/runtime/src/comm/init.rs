@@ -19,8 +19,8 @@ use crate::error::{Error, Fault, Result};
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Plans, Reach};
 use crate::transport::{
-    Checksum, Fabric, FaultRule, NetSettings, PathKind, Relay, SharedMemory, TransportInfo,
-    TransportSettings, WaitSettings,
+    Checksum, Fabric, FaultRule, NetSettings, Relay, SharedMemory, TransportInfo, TransportSettings,
+    WaitSettings,
 };
 
 /// What every rank tells every other when joining.
@@ -120,26 +120,30 @@ impl Communicator {
     }
 
     fn assemble(
-        fabric: Fabric,
+        mut fabric: Fabric,
         control: Arc<Control>,
         (rank, n): (Rank, u32),
         config: &Config,
     ) -> Result<Communicator> {
-        let networked = (0..n).map(|peer| fabric.path(Rank(peer))).collect::<Result<Vec<_>>>()?;
-        let networked = networked.iter().any(|path| path.kind == PathKind::Net);
         // Every rank must choose alike, so one networked pair anywhere decides for all.
-        let votes = control.all_gather(vec![u8::from(networked)])?;
+        let own = fabric.start_network()?;
+        let vote = u8::from(own.used) | u8::from(own.memory) << 1 | u8::from(!own.lends) << 2;
+        let votes = control.all_gather(vec![vote])?;
+        let any = |bit: u8| votes.iter().flatten().any(|vote| vote & bit != 0);
         let direct = config.direct() > 0 && fabric.reads_directly();
-        let reach = match votes.iter().any(|vote| vote == &[1]) {
+        let reach = match any(1) {
             true => Reach::Network,
             false if direct => Reach::MemoryDirect,
             false => Reach::Memory,
         };
+        let network_only = reach == Reach::Network && !any(2);
         let selection = plans::selection(config, n, reach)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
         let direct_bytes =
             (reach == Reach::MemoryDirect).then(|| (config.direct() as usize).min(fabric.slot_bytes()));
-        let cut = Cut { slot_bytes: fabric.slot_bytes(), chunk_bytes, direct_bytes };
+        let slot_bytes = if network_only { fabric.net_slot_bytes() } else { fabric.slot_bytes() };
+        let chunk_bytes = chunk_bytes.min(slot_bytes);
+        let cut = Cut { slot_bytes, chunk_bytes, direct_bytes, lends_on_the_way: network_only && !any(4) };
         let plans = Plans::new((rank, n), cut, selection);
         let parts =
             EngineParts { rank, n, fabric, control: Arc::clone(&control), plans, deadline: config.timeout() };
@@ -354,6 +358,7 @@ fn transport_settings(id: Option<&UniqueId>, n: u32, config: &Config) -> Result<
         tags: crate::exec::host::EDGE_TAGS,
         slots,
         slot_bytes,
+        net_slot_bytes: NET_SLOTS_LONGER * slot_bytes,
         shared_memory,
         host: config.hostid().map(str::to_owned),
         secret: blake3::derive_key("ccl 2026 transport", &id.map(UniqueId::to_bytes).unwrap_or([0; _])),
@@ -373,3 +378,5 @@ fn transport_settings(id: Option<&UniqueId>, n: u32, config: &Config) -> Result<
 const EDGES_AT_FULL_SIZE: usize = 8;
 const LEAST_SLOT_BYTES: usize = 4 << 10;
 const MOST_SLOT_BYTES: usize = 1 << 20;
+/// How much longer a slot towards a network is: long messages cost it less.
+const NET_SLOTS_LONGER: usize = 4;

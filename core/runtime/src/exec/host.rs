@@ -475,8 +475,11 @@ impl LaneStep<'_> {
         let mut outputs = [std::ptr::null_mut::<u8>(); 4];
         let Some(kept) = self.kept(entry, &mut outputs)? else { return Ok(false) };
         let (inputs, outputs) = (&inputs[..entry.inputs().len()], &outputs[..kept]);
-        // SAFETY: as in `take`.
-        unsafe { self.fold_borrowed(entry, inputs, outputs, &borrowed)? };
+        // SAFETY: as in `take`; what is being fetched belongs to the operation, which is not complete
+        // until it is there, and whose failure withdraws all edges before the caller hears of it.
+        if !unsafe { self.fold_borrowed(entry, inputs, outputs, &borrowed)? } {
+            return Ok(false);
+        }
         self.hand_over(entry, outputs.first().map(|output| output.cast_const()))?;
         Ok(true)
     }
@@ -536,7 +539,8 @@ impl LaneStep<'_> {
     }
 
     /// Inputs in other processes' memory are read straight to where they belong if nothing is folded,
-    /// else piece by piece into buffers in the cache.
+    /// else piece by piece into buffers in the cache. Whether all is done; `false` while a network
+    /// brings them.
     ///
     /// # Safety
     ///
@@ -547,14 +551,20 @@ impl LaneStep<'_> {
         inputs: &[*const u8],
         outputs: &[*mut u8],
         borrowed: &[Option<(EdgeIndex, Slot)>; 4],
-    ) -> Result<(), Stop> {
+    ) -> Result<bool, Stop> {
         if let ([Some((edge, slot))], true) = (&borrowed[..inputs.len()], entry.finish == Finish::NONE) {
             // SAFETY: the first output has room for the step, and the others do as well and lie apart.
             unsafe {
-                self.fabric.receiver(*edge).fetch(slot, 0, outputs[0], entry.bytes)?;
+                if !self.fabric.receiver(*edge).fetch(slot, outputs[0])? {
+                    self.waiting_for = entry.inputs().iter().find_map(|spot| match spot {
+                        Spot::From(_, peer) => Some((*peer, entry.instruction)),
+                        _ => None,
+                    });
+                    return Ok(false);
+                }
                 reduce::copy(outputs[0], outputs, entry.bytes);
             }
-            return Ok(());
+            return Ok(true);
         }
         let size = entry.bytes / entry.count;
         let (mut pieces, mut targets) = ([std::ptr::null(); 4], [std::ptr::null_mut(); 4]);
@@ -565,7 +575,7 @@ impl LaneStep<'_> {
                 if let Some((edge, slot)) = &borrowed[index] {
                     let bounce = self.bounce.wrapping_add(index * BOUNCE_BYTES);
                     // SAFETY: there is a bounce buffer for each input, and this piece fits it.
-                    unsafe { self.fabric.receiver(*edge).fetch(slot, start, bounce, bytes)? };
+                    unsafe { self.fabric.receiver(*edge).fetch_piece(slot, start, bounce, bytes)? };
                     pieces[index] = bounce.cast_const();
                 }
             }
@@ -576,7 +586,7 @@ impl LaneStep<'_> {
             // SAFETY: pieces lie within the caller's ranges or in bounce buffers.
             unsafe { self.operation.decision.reduction.fold(pieces, targets, bytes / size, entry.finish) };
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Where to read from.

@@ -16,7 +16,7 @@ use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
 use crate::observe::board::{Packed, Signature};
 use crate::request::Bound;
-use crate::transport::Fabric;
+use crate::transport::{Fabric, LONGEST_LENT_BYTES};
 
 /// One rank's plans.
 pub(crate) struct Plans {
@@ -42,6 +42,8 @@ pub(crate) struct Cut {
     /// From so many bytes on a message is lent and read directly, if that works at all; at most
     /// `slot_bytes`.
     pub(crate) direct_bytes: Option<usize>,
+    /// Whether every edge goes through a network and sends user memory from where it is.
+    pub(crate) lends_on_the_way: bool,
 }
 
 /// What a decision depends on.
@@ -177,10 +179,8 @@ impl Plans {
             .check(self.n)
             .map_err(|error| Error::bug(format!("{collective}.{algorithm}: {error}")))?;
         let checked = Arc::new(checked);
-        let lendable = match self.cut.direct_bytes {
-            None => Lendable::default(),
-            Some(_) => Lendable::of(&plan, Place(root.0))?,
-        };
+        let lends = self.cut.direct_bytes.is_some() || self.cut.lends_on_the_way;
+        let lendable = if lends { Lendable::of(&plan, Place(root.0))? } else { Lendable::default() };
         self.programs.insert(key, (Arc::clone(&checked), lendable));
         Ok((checked, lendable))
     }
@@ -215,6 +215,12 @@ impl Plans {
             }
             (Some(from), Lent::WithResults) if share_bytes >= from => {
                 (slot, self.cut.slot_bytes, Lending::Inputs { from })
+            }
+            // Nothing is folded, so all that is longer than a slot is lent.
+            (None, Lent::Everything | Lent::WithResults)
+                if self.cut.lends_on_the_way && !program.collective.reduces() =>
+            {
+                (usize::MAX, LONGEST_LENT_BYTES, Lending::Nothing)
             }
             _ => (slot, self.cut.chunk_bytes, Lending::Nothing),
         };
@@ -422,11 +428,12 @@ pub fn selection(config: &Config, n: u32, reach: Reach) -> Result<Selection> {
 
 impl Reach {
     /// Chunks of this length are the fastest where the user has not asked for others: measured from 4
-    /// to 64 KiB for all-reduce on two ranks. Shorter ones pay more for their slots than they gain.
+    /// to 64 KiB in memory, to 1 MiB over sockets, for all-reduce on two ranks. Shorter ones pay more
+    /// for their slots than they gain.
     pub(crate) const fn chunk_bytes(self) -> usize {
         match self {
             Reach::Memory | Reach::MemoryDirect => 32 << 10,
-            Reach::Network => 64 << 10,
+            Reach::Network => 256 << 10,
         }
     }
 }

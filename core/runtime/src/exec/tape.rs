@@ -14,7 +14,7 @@ use super::host::edge_tag;
 use super::plans::Lending;
 use super::reduce::Finish;
 use crate::error::{Error, Result};
-use crate::transport::{EdgeIndex, Fabric};
+use crate::transport::{EdgeIndex, Fabric, Lends};
 
 /// The steps of all lanes of one rank.
 pub(crate) struct Tape {
@@ -144,6 +144,8 @@ pub(super) struct Resolve {
     edge_tag: u8,
     reduce_op: ReduceOp,
     lending: Lending,
+    /// Whether receivers may fold what they get from the send buffer.
+    folds_inputs: bool,
 }
 
 impl Resolve {
@@ -155,6 +157,7 @@ impl Resolve {
             edge_tag: edge_tag(call.collective),
             reduce_op: call.reduce_op,
             lending: call.lending,
+            folds_inputs: call.collective.reduces(),
         }
     }
 
@@ -196,15 +199,32 @@ impl Resolve {
         if step.finish.post && self.reduce_op == ReduceOp::Average {
             entry.finish = entry.finish.completing();
         }
-        let sends = entry.outputs().iter().any(|spot| matches!(spot, Spot::To(..)));
-        let input = entry.finish == Finish::NONE && matches!(entry.inputs(), [Spot::Send(_)]);
-        entry.lends = sends
-            && match self.lending {
-                Lending::Nothing => false,
-                Lending::Inputs { from } => input && entry.bytes >= from,
-                Lending::Everything { from } => entry.bytes >= from,
-            };
+        entry.lends = self.lends(&entry, fabric);
         Ok(entry)
+    }
+
+    /// Whether what the step sends is lent: every edge it goes to must be able to.
+    fn lends(&self, entry: &Entry, fabric: &mut Fabric) -> bool {
+        let plain = entry.finish == Finish::NONE;
+        let input = plain && matches!(entry.inputs(), [Spot::Send(_)]);
+        let kept = entry.outputs().iter().any(|spot| matches!(spot, Spot::Recv(_)))
+            || plain && matches!(entry.inputs(), [Spot::Recv(_)]);
+        let in_place = match self.lending {
+            Lending::Nothing => false,
+            Lending::Inputs { from } => input && entry.bytes >= from,
+            Lending::Everything { from } => entry.bytes >= from,
+        };
+        let on_the_way = entry.bytes >= ON_THE_WAY_BYTES && (kept || input && !self.folds_inputs);
+        let mut edges = entry.outputs().iter().filter_map(|spot| match spot {
+            Spot::To(edge, _) => Some(fabric.sender(*edge).lends()),
+            _ => None,
+        });
+        let able = |lends| match lends {
+            Lends::Nothing => false,
+            Lends::InPlace => in_place,
+            Lends::OnTheWay => on_the_way,
+        };
+        edges.next().is_some_and(able) && edges.all(able)
     }
 
     fn input(&self, site: Site, fabric: &mut Fabric) -> Result<Spot> {
@@ -231,5 +251,7 @@ impl Resolve {
     }
 }
 
+/// From so many bytes on a network sends from user memory: two messages cost less than a copy then.
+const ON_THE_WAY_BYTES: usize = 16 << 10;
 /// Entries of the longest tape: 64 take 12 KiB, and evaluating as many again would cost 2 to 4 µs.
 const LONGEST: usize = 64;

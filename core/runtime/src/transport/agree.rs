@@ -4,7 +4,7 @@ use ccl_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 use super::shm::Neighbours;
-use super::{Checksum, Path, PathKind, TransportInfo, TransportSettings};
+use super::{Path, PathKind, TransportInfo, TransportSettings};
 use crate::error::{Error, Result};
 use crate::memory::Neighbour;
 
@@ -29,8 +29,7 @@ struct Vote {
 
 /// This rank's vote.
 pub(super) fn vote(settings: &TransportSettings, neighbours: &Neighbours) -> Result<Vec<u8>> {
-    let wrapped =
-        settings.checksum != Checksum::Off || !settings.faults.is_empty() || settings.trace.is_some();
+    let wrapped = settings.wraps_edges();
     let vote = Vote {
         refused: neighbours.refused(),
         not_directly: if wrapped {

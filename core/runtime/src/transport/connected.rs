@@ -41,7 +41,7 @@ impl Connected {
                 SendKind::Memory(MemorySend::new(Arc::clone(region), self.neighbours.me(), channel, tag)?)
             }
             None => {
-                let shape = inner_shape(settings);
+                let shape = net_shape(settings);
                 SendKind::Net(Box::new(self.network(settings, me)?.sender(peer, channel, tag, shape)?))
             }
         };
@@ -71,7 +71,7 @@ impl Connected {
                 ReceiveKind::Memory(MemoryReceive::new(own, sender, local, channel, tag)?)
             }
             None => {
-                let shape = inner_shape(settings);
+                let shape = net_shape(settings);
                 ReceiveKind::Net(Box::new(self.network(settings, me)?.receiver(peer, channel, tag, shape)?))
             }
         };
@@ -95,23 +95,32 @@ impl Connected {
         EdgeName { from, to, channel, tag: key.tag, path: self.paths[key.peer.index()].kind }
     }
 
-    fn network(&mut self, settings: &TransportSettings, me: Rank) -> Result<&Network> {
+    pub(super) fn network(&mut self, settings: &TransportSettings, me: Rank) -> Result<&Network> {
         let network = match self.network.take() {
             Some(network) => network,
             None => {
                 let relay = Arc::clone(&self.relay);
-                Network::start(&settings.net, inner_shape(settings), me, settings.secret, relay, &self.infos)?
+                Network::start(&settings.net, net_shape(settings), me, settings.secret, relay, &self.infos)?
             }
         };
         Ok(self.network.insert(network))
     }
 }
 
-/// The slots beneath all wrappers.
+/// The slots of memory edges beneath all wrappers.
 pub(super) fn inner_shape(settings: &TransportSettings) -> SlotShape {
+    shape(settings, settings.slot_bytes)
+}
+
+/// The slots of network edges beneath all wrappers.
+fn net_shape(settings: &TransportSettings) -> SlotShape {
+    shape(settings, settings.net_slot_bytes)
+}
+
+fn shape(settings: &TransportSettings, slot_bytes: usize) -> SlotShape {
     let trailer_bytes = match settings.checksum {
         Checksum::Off => 0,
         Checksum::Crc32 => TRAILER_BYTES,
     };
-    SlotShape { slots: settings.slots, slot_bytes: settings.slot_bytes + trailer_bytes }
+    SlotShape { slots: settings.slots, slot_bytes: slot_bytes + trailer_bytes }
 }

@@ -44,6 +44,17 @@ pub struct Slot {
     pub lent: bool,
 }
 
+/// How an edge carries what is lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lends {
+    /// Not at all: everything is copied to a slot.
+    Nothing,
+    /// The consumer reads it where it is.
+    InPlace,
+    /// As a message of its own, straight to where the consumer wants it: not in pieces.
+    OnTheWay,
+}
+
 /// The producer's end of an edge of any kind.
 pub struct SendEdge(SendKind);
 
@@ -92,23 +103,43 @@ impl SendEdge {
         }
     }
 
+    /// How the edge carries what is lent.
+    pub(crate) fn lends(&self) -> Lends {
+        match &self.0 {
+            SendKind::Memory(_) => Lends::InPlace,
+            SendKind::Net(edge) if edge.lends() => Lends::OnTheWay,
+            SendKind::Net(_) | SendKind::Wrapped(_) => Lends::Nothing,
+        }
+    }
+
     /// Hands the acquired slot over with no payload but where it is: `bytes` bytes at `address` in
-    /// this process, which must not change until [`SendEdge::all_released`]. Only where
+    /// this process, which must not change until [`SendEdge::all_released`]. In memory only where
     /// [`super::Fabric::reads_directly`]. Never blocks.
     ///
     /// Errors: nothing acquired, an edge that cannot.
     pub(crate) fn lend(&mut self, address: *const u8, bytes: usize, tag: u32) -> Result<()> {
         match &mut self.0 {
             SendKind::Memory(edge) => edge.lend(address, bytes, tag),
-            SendKind::Net(_) | SendKind::Wrapped(_) => Err(Error::bug("this edge lends nothing")),
+            SendKind::Net(edge) => edge.lend(address, bytes, tag),
+            SendKind::Wrapped(_) => Err(Error::bug("this edge lends nothing")),
         }
     }
 
-    /// Whether the consumer has released everything handed over so far.
+    /// Whether everything lent so far is the caller's again: read by the consumer, or taken by the
+    /// network.
     pub(crate) fn all_released(&self) -> bool {
         match &self.0 {
             SendKind::Memory(edge) => edge.all_released(),
-            SendKind::Net(_) | SendKind::Wrapped(_) => true,
+            SendKind::Net(edge) => edge.idle(),
+            SendKind::Wrapped(_) => true,
+        }
+    }
+
+    /// Takes back what is lent, so that nobody uses it once this returns. The edge may be useless
+    /// afterwards.
+    pub(crate) fn withdraw(&mut self) {
+        if let SendKind::Net(edge) = &mut self.0 {
+            edge.withdraw();
         }
     }
 
@@ -147,20 +178,53 @@ impl ReceiveEdge {
         }
     }
 
-    /// Copies `bytes` bytes of a lent slot, from its byte `from` on, to `to`.
+    /// Copies all of a lent slot to `to`; whether it is there. Ask again, with the same address, until
+    /// it is.
     ///
     /// What was copied counts only if [`ReceiveEdge::release`] succeeds.
     ///
-    /// Errors: the producer's memory cannot be read, an edge that borrows nothing.
+    /// Errors: the producer's memory cannot be read, a broken connection, an edge that borrows nothing.
+    ///
+    /// # Safety
+    ///
+    /// `to` is valid for writes of the slot's bytes, and nobody else uses them until they are there or
+    /// [`ReceiveEdge::withdraw`] was called.
+    pub(crate) unsafe fn fetch(&mut self, slot: &Slot, to: *mut u8) -> Result<bool> {
+        match &mut self.0 {
+            // SAFETY: the caller's contract.
+            ReceiveKind::Memory(edge) => unsafe { edge.fetch(slot, 0, to, slot.bytes) }.map(|()| true),
+            // SAFETY: the caller's contract.
+            ReceiveKind::Net(edge) => unsafe { edge.fetch(to, slot.bytes) },
+            ReceiveKind::Wrapped(_) => Err(Error::bug("this edge borrows nothing")),
+        }
+    }
+
+    /// Copies `bytes` bytes of a lent slot in memory, from its byte `from` on, to `to`.
+    ///
+    /// Counts and errors as of [`ReceiveEdge::fetch`]; only memory can be read in pieces.
     ///
     /// # Safety
     ///
     /// `to` is valid for writes of `bytes` bytes, and nobody else uses them meanwhile.
-    pub(crate) unsafe fn fetch(&self, slot: &Slot, from: usize, to: *mut u8, bytes: usize) -> Result<()> {
+    pub(crate) unsafe fn fetch_piece(
+        &self,
+        slot: &Slot,
+        from: usize,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<()> {
         match &self.0 {
             // SAFETY: the caller's contract.
             ReceiveKind::Memory(edge) => unsafe { edge.fetch(slot, from, to, bytes) },
-            ReceiveKind::Net(_) | ReceiveKind::Wrapped(_) => Err(Error::bug("this edge borrows nothing")),
+            ReceiveKind::Net(_) | ReceiveKind::Wrapped(_) => Err(Error::bug("this edge lends no pieces")),
+        }
+    }
+
+    /// Ends what [`ReceiveEdge::fetch`] began, so that nobody writes there once this returns. The edge
+    /// may be useless afterwards.
+    pub(crate) fn withdraw(&mut self) {
+        if let ReceiveKind::Net(edge) = &mut self.0 {
+            edge.withdraw();
         }
     }
 

@@ -38,6 +38,17 @@ pub struct Fabric {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EdgeIndex(u32);
 
+/// What one rank's edges have to do with a network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Networking {
+    /// Some go through one.
+    pub(crate) used: bool,
+    /// Some go through memory.
+    pub(crate) memory: bool,
+    /// Those that go through a network lend on the way.
+    pub(crate) lends: bool,
+}
+
 struct Opening {
     file: MemoryFile,
     mailbox: Option<Mailbox>,
@@ -162,9 +173,30 @@ impl Fabric {
         &mut self.receivers[edge.0 as usize]
     }
 
-    /// Most payload bytes of a slot.
+    /// Most payload bytes of a slot in memory.
     pub fn slot_bytes(&self) -> usize {
         self.settings.slot_bytes
+    }
+
+    /// Most payload bytes of a slot towards a network.
+    pub fn net_slot_bytes(&self) -> usize {
+        self.settings.net_slot_bytes
+    }
+
+    /// Starts the network if any peer needs one; what this rank's edges have to do with it.
+    ///
+    /// Errors: not connected, no network.
+    pub(crate) fn start_network(&mut self) -> Result<Networking> {
+        let (settings, me) = (&self.settings, self.me);
+        let connected = self.connected.as_mut().ok_or_else(unconnected)?;
+        let is_net = |path: &Path| path.kind == PathKind::Net;
+        let mut others = connected.paths.iter().enumerate().filter(|(peer, _)| *peer != me.index());
+        let memory = others.any(|(_, path)| !is_net(path));
+        if !connected.paths.iter().any(is_net) {
+            return Ok(Networking { used: false, memory, lends: true });
+        }
+        let lends = connected.network(settings, me)?.takes_any_memory() && !settings.wraps_edges();
+        Ok(Networking { used: true, memory, lends })
     }
 
     /// Slots of every edge.
@@ -214,7 +246,9 @@ impl Fabric {
 
     /// Makes calls into the network fail at once, for good, takes back what was lent, and wakes
     /// whoever sleeps on the bell.
-    pub fn abort(&self) {
+    pub fn abort(&mut self) {
+        self.senders.iter_mut().for_each(SendEdge::withdraw);
+        self.receivers.iter_mut().for_each(ReceiveEdge::withdraw);
         if let Some(connected) = &self.connected {
             connected.neighbours.withdraw();
             connected.network.iter().for_each(Network::abort);

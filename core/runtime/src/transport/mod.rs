@@ -37,9 +37,11 @@ mod trace;
 pub mod waiting;
 
 pub use copy::Message;
+pub(crate) use edge::Lends;
 pub use edge::{EdgeKey, ReceiveEdge, SendEdge, Slot};
 pub use fabric::{EdgeIndex, Fabric};
 pub use fault::{FaultKind, FaultRule};
+pub(crate) use net::LONGEST_LENT_BYTES;
 pub use net::NetSettings;
 pub use path::{Path, PathKind};
 pub use relay::Relay;

@@ -9,7 +9,7 @@ use super::{FaultRule, NetSettings, TraceLog};
 use crate::error::{Error, Result};
 use crate::memory::Backing;
 
-/// Settings of one rank's fabric. `channels`, `tags`, `slots`, `slot_bytes`, `secret`,
+/// Settings of one rank's fabric. `channels`, `tags`, `slots`, `slot_bytes`, `net_slot_bytes`, `secret`,
 /// `checksum` and the network's plugin must be equal on all ranks.
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
@@ -21,6 +21,8 @@ pub struct TransportSettings {
     pub slots: usize,
     /// Most payload bytes of a slot.
     pub slot_bytes: usize,
+    /// The same of a slot towards a network, which moves long messages better.
+    pub net_slot_bytes: usize,
     /// Whether ranks of one host share memory.
     pub shared_memory: SharedMemory,
     /// What shared memory is made of.
@@ -85,17 +87,24 @@ pub struct TransportInfo {
 }
 
 impl TransportSettings {
+    /// Whether something is put around every edge.
+    pub(super) fn wraps_edges(&self) -> bool {
+        self.checksum != Checksum::Off || !self.faults.is_empty() || self.trace.is_some()
+    }
+
     /// Refuses shapes that no layout can have.
     pub(super) fn check(&self) -> Result<()> {
-        let shape = [usize::from(self.channels), usize::from(self.tags), self.slots, self.slot_bytes];
+        let slots = [self.slots, self.slot_bytes, self.net_slot_bytes];
+        let shape = [&[usize::from(self.channels), usize::from(self.tags)], &slots[..]].concat();
         if shape.contains(&0) {
             let cause = format!("expected at least one channel, tag, slot and byte, found {shape:?}");
             return Err(Error::usage(cause, "correct the settings of channels, slots and slot size"));
         }
-        if self.slot_bytes > MOST_SLOT_BYTES || self.slots > MOST_SLOTS {
+        if self.slot_bytes.max(self.net_slot_bytes) > MOST_SLOT_BYTES || self.slots > MOST_SLOTS {
             let cause = format!(
                 "expected at most {MOST_SLOTS} slots of {MOST_SLOT_BYTES} bytes, found {} of {}",
-                self.slots, self.slot_bytes
+                self.slots,
+                self.slot_bytes.max(self.net_slot_bytes)
             );
             return Err(Error::usage(cause, "make slots fewer or smaller"));
         }
@@ -110,6 +119,7 @@ impl Default for TransportSettings {
             tags: 1,
             slots: 8,
             slot_bytes: 64 << 10,
+            net_slot_bytes: 256 << 10,
             shared_memory: SharedMemory::Use,
             backing: Backing::Anonymous,
             host: None,

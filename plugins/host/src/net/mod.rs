@@ -7,6 +7,7 @@ mod comm;
 mod context;
 mod plugin;
 
+pub use ccl_plugin::c::FLAG_ANY_MEMORY;
 pub use ccl_plugin::net::{Handle, MemoryKind, Properties};
 pub use comm::{Mr, RecvBuffer, RecvComm, Request, SendComm};
 pub use context::{Connecting, Listener, NetContext};

@@ -6,6 +6,11 @@
 //! payload. The receiver keeps a receive posted for each free slot, so the network never has to hold
 //! more than the slots.
 //!
+//! A payload that the producer lends is a message of its own, from where the user keeps it to where
+//! the consumer's user wants it: no slot holds it. Its header travels as any other and says so; the
+//! consumer posts the receive when it has got there, and until then the network holds the sender
+//! back. What was lent is back when the network has taken it.
+//!
 //! Nothing here blocks; whoever waits polls.
 
 mod errors;
@@ -16,6 +21,6 @@ mod send;
 mod slots;
 
 pub use network::NetSettings;
-pub(crate) use network::{Network, SlotShape};
+pub(crate) use network::{LONGEST_LENT_BYTES, Network, SlotShape};
 pub(crate) use receive::NetReceive;
 pub(crate) use send::NetSend;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ccl_plan::{Channel, Rank};
+use ccl_plugin_host::net::FLAG_ANY_MEMORY;
 use ccl_plugin_host::{LogFn, NetContext, NetPlugin, Properties};
 
 use super::greeting::{Ends, GREETING_BYTES, greeting};
@@ -27,6 +28,7 @@ pub struct NetSettings {
 pub(crate) struct Network {
     context: NetContext,
     device: u32,
+    takes_any_memory: bool,
     me: Rank,
     secret: [u8; 32],
     relay: Arc<dyn Relay>,
@@ -50,6 +52,8 @@ struct PeerName {
 pub(super) struct Line {
     pub(super) context: NetContext,
     pub(super) device: u32,
+    /// Whether user memory may be registered for one message.
+    pub(super) takes_any_memory: bool,
     pub(super) relay: Arc<dyn Relay>,
     pub(super) peer: Rank,
     pub(super) topic: u32,
@@ -85,11 +89,18 @@ impl Network {
             Some(device) => device,
             None => fastest(&context, me)?,
         };
-        check_device(&context, device, shape)?;
+        let properties = check_device(&context, device, shape)?;
+        let takes_any_memory = properties.flags & FLAG_ANY_MEMORY != 0
+            && properties.max_message_bytes >= LONGEST_LENT_BYTES as u64;
         tracing::info!(rank = me.0, network = plugin.name(), device, "network started");
         let peers =
             infos.iter().map(|info| PeerName { host: info.host_name.clone(), nonce: info.nonce }).collect();
-        Ok(Network { context, device, me, secret, relay, peers })
+        Ok(Network { context, device, takes_any_memory, me, secret, relay, peers })
+    }
+
+    /// Whether edges send user memory from where it is.
+    pub(crate) fn takes_any_memory(&self) -> bool {
+        self.takes_any_memory
     }
 
     /// The sending end of an edge, not connected yet.
@@ -120,6 +131,7 @@ impl Network {
         Line {
             context: self.context.clone(),
             device: self.device,
+            takes_any_memory: self.takes_any_memory,
             relay: Arc::clone(&self.relay),
             peer,
             topic: NET_TOPICS | u32::from(ends.channel.0) << 8 | u32::from(ends.tag),
@@ -174,15 +186,18 @@ fn fastest(context: &NetContext, me: Rank) -> Result<u32> {
     }
 }
 
-fn check_device(context: &NetContext, device: u32, shape: SlotShape) -> Result<()> {
+fn check_device(context: &NetContext, device: u32, shape: SlotShape) -> Result<Properties> {
     let properties =
         context.properties(device).map_err(|e| errors::alone(&e, "describe the network device"))?;
     let needed = (HEADER_BYTES + shape.slot_bytes) as u64;
     if properties.max_message_bytes >= needed {
-        return Ok(());
+        return Ok(properties);
     }
     let (name, most) = (properties.name, properties.max_message_bytes);
     let cause =
         format!("expected messages of {needed} bytes to fit the network, found {name} to take {most}");
     Err(Error::usage(cause, "make slots smaller"))
 }
+
+/// Longest payload that is lent to a network in one message.
+pub(crate) const LONGEST_LENT_BYTES: usize = 1 << 20;

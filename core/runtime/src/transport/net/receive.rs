@@ -6,7 +6,7 @@ use ccl_plugin_host::{Listener, MemoryKind, Mr, RecvComm, Request};
 
 use super::greeting::{GREETING_BYTES, agrees};
 use super::network::{Line, SlotShape};
-use super::slots::{HEADER_BYTES, Header, Slots};
+use super::slots::{HEADER_BYTES, Header, PAYLOAD_TAG, Slots};
 use crate::error::{Error, Result};
 use crate::transport::Slot;
 use crate::transport::edge::EdgeReceive;
@@ -18,8 +18,17 @@ pub(crate) struct NetReceive {
     shape: SlotShape,
     released: u64,
     filled: Option<Header>,
+    fetching: Fetching,
     greeting: [u8; GREETING_BYTES],
     line: Line,
+}
+
+/// A lent payload's way to where the consumer wants it.
+enum Fetching {
+    Nothing,
+    Pending(Request, Mr),
+    /// It is there.
+    Done,
 }
 
 enum State {
@@ -45,7 +54,9 @@ impl NetReceive {
         let (handle, listener) = listening.map_err(|e| line.error(&e, "listen for"))?;
         line.relay.send(line.peer, line.topic, handle.0.to_vec())?;
         let state = State::Listening(listener, Vec::new());
-        Ok(NetReceive { state, shape, released: 0, filled: None, greeting: line.greeting(&handle.0), line })
+        let greeting = line.greeting(&handle.0);
+        let fetching = Fetching::Nothing;
+        Ok(NetReceive { state, shape, released: 0, filled: None, fetching, greeting, line })
     }
 
     /// Accepts whoever connects; opens with the first that greets as the edge's sender does.
@@ -96,7 +107,53 @@ impl NetReceive {
     fn head(&self) -> Option<Slot> {
         let (State::Open(link), Some(header)) = (&self.state, self.filled) else { return None };
         let data = link.slots.payload(link.slots.of(self.released));
-        Some(Slot { data, bytes: header.bytes as usize, tag: header.tag, lent: false })
+        Some(Slot { data, bytes: header.payload_bytes(), tag: header.tag, lent: header.is_apart() })
+    }
+
+    /// Brings the filled slot's payload, which is lent, to `to`; whether it is there.
+    ///
+    /// # Safety
+    ///
+    /// As of [`crate::transport::ReceiveEdge::fetch`], until it is there or the edge withdraws.
+    pub(crate) unsafe fn fetch(&mut self, to: *mut u8, bytes: usize) -> Result<bool> {
+        // SAFETY: the caller's contract.
+        let fetched = unsafe { self.try_fetch(to, bytes) };
+        self.keep(fetched)
+    }
+
+    /// # Safety
+    ///
+    /// As of [`NetReceive::fetch`].
+    unsafe fn try_fetch(&mut self, to: *mut u8, bytes: usize) -> Result<bool> {
+        let State::Open(link) = &mut self.state else { return Err(Error::bug("nothing was peeked")) };
+        let failed = |error| self.line.error(&error, "receive from");
+        if matches!(self.fetching, Fetching::Nothing) {
+            let mr = link.comm.register(to, bytes, MemoryKind::Host).map_err(failed)?;
+            // SAFETY: the caller's contract.
+            match unsafe { link.comm.recv(to, bytes, PAYLOAD_TAG, &mr) }.map_err(failed)? {
+                Some(request) => self.fetching = Fetching::Pending(request, mr),
+                None => return link.comm.deregister(mr).map_err(failed).map(|()| false),
+            }
+        }
+        if let Fetching::Pending(request, _) = &mut self.fetching {
+            let Some(arrived) = link.comm.test(request).map_err(failed)? else { return Ok(false) };
+            if arrived != bytes {
+                let words = format!("expected a payload of {bytes} bytes as announced, found {arrived}");
+                return Err(self.line.broken(words));
+            }
+            if let Fetching::Pending(_, mr) = mem::replace(&mut self.fetching, Fetching::Done) {
+                link.comm.deregister(mr).map_err(failed)?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives up the connection if the network may still write to user memory: closing ends that.
+    pub(crate) fn withdraw(&mut self) {
+        if matches!(self.fetching, Fetching::Pending(..)) {
+            self.state = State::Broken(self.line.broken("the communicator failed"));
+            self.fetching = Fetching::Nothing;
+        }
     }
 
     /// Remembers an error: a broken connection stays broken.
@@ -158,11 +215,12 @@ impl Link {
         }
         // SAFETY: the receive into the slot is done.
         let header = unsafe { self.slots.read_header(slot) };
-        if header.sequence != sequence || header.bytes as usize != arrived - HEADER_BYTES {
+        let payload_bytes = if header.is_apart() { 0 } else { header.payload_bytes() };
+        if header.sequence != sequence || payload_bytes != arrived - HEADER_BYTES {
             let bytes = arrived - HEADER_BYTES;
             return Err(line.broken(format!(
-                "expected message {sequence} with {bytes} bytes of payload, found {} with {}",
-                header.sequence, header.bytes
+                "expected message {sequence} with {bytes} bytes of payload, found {} with {payload_bytes}",
+                header.sequence
             )));
         }
         Ok(header)
@@ -185,6 +243,7 @@ impl EdgeReceive for NetReceive {
         if self.filled.take().is_none() {
             return Err(Error::bug("expected a peeked slot to be released, found none"));
         }
+        self.fetching = Fetching::Nothing;
         self.released += 1;
         if let State::Open(link) = &mut self.state {
             // The peer may be done and gone; whoever wants more hears of it from `peek`.

@@ -7,7 +7,7 @@ use ccl_plugin_host::{Connecting, Handle, MemoryKind, Mr, NetError, Request, Sen
 
 use super::greeting::GREETING_BYTES;
 use super::network::{Line, SlotShape};
-use super::slots::{HEADER_BYTES, Header, Slots};
+use super::slots::{APART, HEADER_BYTES, Header, PAYLOAD_TAG, Slots};
 use crate::error::{Error, Result};
 use crate::transport::edge::EdgeSend;
 
@@ -26,10 +26,26 @@ struct Window {
     slots: Slots,
     /// By slot: requests of messages `completed..sent`.
     requests: Vec<Option<Request>>,
+    /// By slot: payloads of messages `completed..posted` that are lent.
+    lent: Vec<Option<Lent>>,
+    /// Whether the header of message `sent`, whose payload is lent, is on its way.
+    header_sent: bool,
     completed: u64,
     sent: u64,
     posted: u64,
 }
+
+/// User memory on its way without a copy.
+struct Lent {
+    address: *const u8,
+    bytes: usize,
+    /// Once the network has it.
+    request: Option<(Request, Mr)>,
+}
+
+// SAFETY: an address of memory that stays as it is until the request is done, by the contract of
+// `SendEdge::lend`; whichever thread drives the edge is the only one to use it.
+unsafe impl Send for Lent {}
 
 enum State {
     /// For the receiver's handle.
@@ -50,8 +66,30 @@ impl NetSend {
     pub(super) fn new(line: Line, shape: SlotShape) -> Result<NetSend> {
         let slots = Slots::new(shape.slots, shape.slot_bytes)?;
         let requests = (0..shape.slots).map(|_| None).collect();
-        let window = Window { slots, requests, completed: 0, sent: 0, posted: 0 };
+        let lent = (0..shape.slots).map(|_| None).collect();
+        let window = Window { slots, requests, lent, header_sent: false, completed: 0, sent: 0, posted: 0 };
         Ok(NetSend { state: State::Waiting, window, acquired: None, line })
+    }
+
+    /// Whether user memory may be sent from where it is.
+    pub(crate) fn lends(&self) -> bool {
+        self.line.takes_any_memory
+    }
+
+    /// See [`crate::transport::SendEdge::lend`].
+    pub(crate) fn lend(&mut self, address: *const u8, bytes: usize, tag: u32) -> Result<()> {
+        if self.acquired.take().is_none() {
+            return Err(Error::bug("expected a slot to be acquired, found none"));
+        }
+        self.window.lend(address, bytes, tag);
+        self.pump()
+    }
+
+    /// Gives up the connection if the network still has user memory: closing ends its use.
+    pub(crate) fn withdraw(&mut self) {
+        if self.window.lent.iter().any(Option::is_some) {
+            self.state = State::Broken(self.line.broken("the communicator failed"));
+        }
     }
 
     /// Messages wait in their slots until the connection is open: a program that sends before it
@@ -147,13 +185,34 @@ impl Window {
         self.posted += 1;
     }
 
+    /// Posts a message whose payload is elsewhere.
+    fn lend(&mut self, address: *const u8, bytes: usize, tag: u32) {
+        let slot = self.slots.of(self.posted);
+        self.lent[slot] = Some(Lent { address, bytes, request: None });
+        let header = Header { tag, bytes: bytes as u32 | APART, sequence: self.posted };
+        // SAFETY: the caller has seen room, so no request is pending on the slot.
+        unsafe { self.slots.write_header(slot, header) };
+        self.posted += 1;
+    }
+
     fn send_posted(&mut self, link: &mut Link) -> Result<(), NetError> {
         while self.sent < self.posted {
             let slot = self.slots.of(self.sent);
-            // SAFETY: the message is posted but not sent: no request is pending on its slot.
-            let bytes = HEADER_BYTES + unsafe { self.slots.read_header(slot) }.bytes as usize;
-            let Some(request) = self.send(link, slot, bytes)? else { break };
-            self.requests[slot] = Some(request);
+            if !self.header_sent {
+                let bytes = match self.lent[slot] {
+                    Some(_) => HEADER_BYTES,
+                    // SAFETY: the message is posted but not sent: no request is pending on its slot.
+                    None => HEADER_BYTES + unsafe { self.slots.read_header(slot) }.payload_bytes(),
+                };
+                let Some(request) = self.send(link, slot, bytes)? else { break };
+                self.requests[slot] = Some(request);
+            }
+            if let Some(lent) = &mut self.lent[slot] {
+                self.header_sent = !lent.send(link)?;
+                if self.header_sent {
+                    break;
+                }
+            }
             self.sent += 1;
         }
         Ok(())
@@ -168,6 +227,12 @@ impl Window {
                 break;
             }
             self.requests[slot] = None;
+            if let Some(lent) = &mut self.lent[slot]
+                && !lent.is_back(link)?
+            {
+                break;
+            }
+            self.lent[slot] = None;
             self.completed += 1;
         }
         Ok(())
@@ -179,6 +244,31 @@ impl Window {
         // SAFETY: the slot is the network's until its request is done (see the type's text), and
         // the memory outlives the connection, which is declared before it.
         unsafe { link.comm.send(message, bytes, 0, &link.mr) }
+    }
+}
+
+impl Lent {
+    /// Hands the payload to the network; whether it took it.
+    fn send(&mut self, link: &mut Link) -> Result<bool, NetError> {
+        let mr = link.comm.register(self.address, self.bytes, MemoryKind::Host)?;
+        // SAFETY: lent memory stays as it is until the request is done, by the contract of
+        // `SendEdge::lend`, or until the connection is closed.
+        match unsafe { link.comm.send(self.address, self.bytes, PAYLOAD_TAG, &mr)? } {
+            Some(request) => {
+                self.request = Some((request, mr));
+                Ok(true)
+            }
+            None => link.comm.deregister(mr).map(|()| false),
+        }
+    }
+
+    /// Whether the network is done with the payload.
+    fn is_back(&mut self, link: &mut Link) -> Result<bool, NetError> {
+        let Some((request, _)) = &mut self.request else { return Ok(false) };
+        if link.comm.test(request)?.is_none() {
+            return Ok(false);
+        }
+        self.request.take().map_or(Ok(()), |(_, mr)| link.comm.deregister(mr)).map(|()| true)
     }
 }
 

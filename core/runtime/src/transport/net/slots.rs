@@ -17,6 +17,7 @@ pub(super) struct Slots {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub(super) tag: u32,
+    /// Of the payload; with [`APART`] if it is a message of its own.
     pub(super) bytes: u32,
     pub(super) sequence: u64,
 }
@@ -91,6 +92,15 @@ impl Slots {
 }
 
 impl Header {
+    /// Bytes of the payload, wherever it is.
+    pub(super) fn payload_bytes(&self) -> usize {
+        (self.bytes & !APART) as usize
+    }
+
+    pub(super) fn is_apart(&self) -> bool {
+        self.bytes & APART != 0
+    }
+
     fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let words = u128::from(self.tag) | u128::from(self.bytes) << 32 | u128::from(self.sequence) << 64;
         words.to_le_bytes()
@@ -103,6 +113,10 @@ impl Header {
 }
 
 pub(super) const HEADER_BYTES: usize = 16;
+/// Marks a header whose payload follows as a message of its own, with the network's tag
+/// [`PAYLOAD_TAG`].
+pub(super) const APART: u32 = 1 << 31;
+pub(super) const PAYLOAD_TAG: u32 = 1;
 const LINE_BYTES: usize = 64;
 
 #[cfg(test)]
