@@ -3,6 +3,7 @@
 //! A launcher that is not installed is named on standard error, and its test passes without having run.
 
 use std::env;
+use std::io::Write as _;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,11 @@ fn run(launcher: &str, arguments: &[&str], rounds: u8, vars: &[(&str, &str)]) ->
             Some(text)
         }
         Err(error) => {
-            eprintln!("NOT RUN: {launcher} cannot be started ({error}); install it to test this launcher");
+            // Past the test's captured output: a test that did not run must not look like one that did.
+            let _ = writeln!(
+                std::io::stderr(),
+                "\nSKIPPED launchers: {launcher} cannot be started ({error}); install it to test this launcher"
+            );
             None
         }
     }
@@ -61,10 +66,11 @@ fn assert_all(text: &str, nranks: u8, rounds: u8) {
     for rank in 0..nranks {
         for round in 0..rounds {
             let line = format!("rank {rank} of {nranks} has {round}");
-            assert!(text.lines().any(|other| other == line), "{line}: {text}");
+            // Launchers put what ranks write next to each other as it comes, not line by line.
+            assert!(text.contains(&line), "{line}: {text}");
         }
         let line = format!("rank {rank} ends");
-        assert!(text.lines().any(|other| other == line), "{line}: {text}");
+        assert!(text.contains(&line), "{line}: {text}");
     }
 }
 

@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 use ccl_plan::layout::Tables;
 use ccl_plan::{Collective, Rank};
 
-use super::host::{Operation, Poll, Reason, Stop};
-use super::plans::Plans;
+use super::host::{Operation, Poll, Reason, Stop, is_message};
+use super::plans::{Decision, Plans};
+use super::step::Bindings;
+use super::straight::{self, MOST_STRAIGHT_LANES};
 use crate::control::Control;
 use crate::error::{Error, Fault, Result};
 use crate::memory::scratch::Scratch;
@@ -37,15 +39,20 @@ pub(crate) struct Engine {
     queue: VecDeque<Queued>,
     #[expect(clippy::vec_box, reason = "operations go from here to the queue and back without being moved")]
     spare: Vec<Box<Operation>>,
-    sequence: u64,
-    /// Messages sent to and received from each rank so far.
-    messages: Vec<[u32; 2]>,
+    numbers: Numbers,
     failed: Option<Error>,
     deadline: Duration,
     wait: WaitSettings,
     /// Fruitless polls before a call that has the engine to itself goes to the queue to wait there.
     direct_polls: u32,
     bell: Bell,
+}
+
+/// How many calls there were so far.
+struct Numbers {
+    sequence: u64,
+    /// Messages sent to and received from each rank.
+    messages: Vec<[u32; 2]>,
 }
 
 struct Queued {
@@ -81,8 +88,7 @@ impl Engine {
             scratch: Scratch::default(),
             queue: VecDeque::new(),
             spare: Vec::new(),
-            sequence: 0,
-            messages: vec![[0; 2]; parts.n as usize],
+            numbers: Numbers { sequence: 0, messages: vec![[0; 2]; parts.n as usize] },
             failed: None,
             deadline: parts.deadline,
         })
@@ -90,35 +96,42 @@ impl Engine {
 
     /// Makes one call and drives until nothing is outstanding.
     ///
-    /// A call that has the engine to itself is first tried at once, without the queue: where peers
-    /// are prompt it is over by then. Otherwise it goes on in the queue from where it is.
+    /// A short call that has the engine to itself goes straight: where peers are prompt it is over
+    /// without ever being in the queue. Otherwise it goes on there from where it is.
     #[inline]
     pub(crate) fn run(&mut self, request: &mut Request<'_>) -> Result<()> {
-        if !self.queue.is_empty() || self.fabric.uses_network() {
+        if !self.queue.is_empty() || self.failed.is_some() || request.blocks.is_some() {
             self.submit(request, None)?;
             return self.finish();
         }
-        let mut operation = self.prepare(request)?;
-        let (rank, n) = (self.rank, self.n);
-        operation.start(rank, n, &mut self.scratch);
-        let mut tries = self.direct_polls;
-        let outcome = loop {
-            match operation.poll(rank, n, &mut self.fabric, &mut self.scratch) {
-                Ok(Poll::Done) => {
-                    self.retire(operation);
-                    return Ok(());
-                }
-                Ok(Poll::Progress) => tries = self.direct_polls,
-                Ok(Poll::Stalled) if tries > 0 => tries -= 1,
-                outcome => break outcome,
-            }
-        };
-        self.queue.push_back(Queued { operation, started: true, gate: None });
-        if let Err(stop) = outcome {
-            let error = self.stopped(0, stop);
-            return Err(self.fail(error));
+        let bound = self.check(request)?;
+        let decision = self.plans.decide(&bound, None, &mut self.fabric)?;
+        if !decision.straight || !straight::fits(&bound) {
+            self.submit(request, None)?;
+            return self.finish();
         }
-        self.finish()
+        let (sequence, tag) = self.numbers.next(&bound, decision, &self.board);
+        let call = Bindings { bound: &bound, decision, tag };
+        let mut at = [0; MOST_STRAIGHT_LANES];
+        match straight::run(call, &mut at, &mut self.fabric, &mut self.scratch, self.direct_polls) {
+            Ok(true) => {
+                if !is_message(&bound) {
+                    self.board.complete(sequence);
+                }
+                if self.fabric.is_flushed() { Ok(()) } else { self.finish() }
+            }
+            stopped => {
+                let mut operation = self.blank(bound, None)?;
+                (operation.sequence, operation.tag) = (sequence, tag);
+                operation.start_at(&at);
+                self.queue.push_back(Queued { operation, started: true, gate: None });
+                if let Err(stop) = stopped {
+                    let error = self.stopped(0, stop);
+                    return Err(self.fail(error));
+                }
+                self.finish()
+            }
+        }
     }
 
     /// Queues a request. The memory it borrows must stay valid until the operation is complete or
@@ -141,7 +154,8 @@ impl Engine {
             operation.tables.store(tables);
             operation.tables.face_root(bound.collective, self.rank, bound.root);
         }
-        self.number(&mut operation);
+        let (sequence, tag) = self.numbers.next(&operation.bound, &operation.decision, &self.board);
+        (operation.sequence, operation.tag) = (sequence, tag);
         Ok(operation)
     }
 
@@ -317,22 +331,6 @@ impl Engine {
         })
     }
 
-    /// Gives the operation its number and tag, and tells the board.
-    fn number(&mut self, operation: &mut Operation) {
-        let bound = &operation.bound;
-        if operation.is_message() {
-            let direction = usize::from(bound.collective == Collective::Recv);
-            let number = &mut self.messages[bound.root.index()][direction];
-            *number = number.wrapping_add(1);
-            operation.tag = operation.decision.tag.number(u64::from(*number));
-            return;
-        }
-        self.sequence += 1;
-        operation.sequence = self.sequence;
-        operation.tag = operation.decision.tag.number(self.sequence);
-        self.board.enter_packed(self.sequence, operation.decision.signature);
-    }
-
     /// The communicator has failed: nothing more runs, and every gate opens.
     fn fail(&mut self, error: Error) -> Error {
         if let Some(first) = &self.failed {
@@ -402,6 +400,22 @@ impl Engine {
             .with_peer(peer);
         }
         self.control.diagnose(queued.operation.sequence, position.waiting_for)
+    }
+}
+
+impl Numbers {
+    /// The number and tag of a call, of which the board is told. Messages have no number.
+    #[inline]
+    fn next(&mut self, bound: &Bound, decision: &Decision, board: &Board) -> (u64, u32) {
+        if is_message(bound) {
+            let direction = usize::from(bound.collective == Collective::Recv);
+            let number = &mut self.messages[bound.root.index()][direction];
+            *number = number.wrapping_add(1);
+            return (0, decision.tag.number(u64::from(*number)));
+        }
+        self.sequence += 1;
+        board.enter_packed(self.sequence, decision.signature);
+        (self.sequence, decision.tag.number(self.sequence))
     }
 }
 

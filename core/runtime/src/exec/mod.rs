@@ -4,6 +4,8 @@ pub(crate) mod engine;
 pub(crate) mod host;
 pub(crate) mod plans;
 pub mod reduce;
+mod step;
+mod straight;
 mod tape;
 
 pub use plans::{Reach, selection};

@@ -11,6 +11,7 @@ use ccl_plan::verify::{Depth, verify};
 use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algorithms};
 
 use super::reduce::Reduction;
+use super::straight;
 use super::tape::{Call, Tape};
 use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
@@ -71,6 +72,10 @@ pub(crate) struct Decision {
     pub(super) tag: TagSeed,
     /// The program's steps, if they are few.
     pub(super) tape: Option<Tape>,
+    /// Whether calls may take them all without becoming an operation.
+    pub(super) straight: bool,
+    /// Bytes of scratch of all lanes.
+    pub(super) scratch_bytes: usize,
 }
 
 impl Plans {
@@ -136,7 +141,11 @@ impl Plans {
                 Tape::record(&program, &layout, &call, fabric).ok().flatten()
             }
         };
+        let lanes = program.lanes.len();
+        let cells = usize::from(choice.channels) * lanes * usize::from(program.scratch_chunks);
         Ok(Decision {
+            straight: straight::may(tape.as_ref(), choice.channels, lanes, lending),
+            scratch_bytes: cells * chunk_count * size,
             channels: choice.channels,
             chunk_count,
             grain_count: layout.grain_count,

@@ -233,12 +233,6 @@ impl Fabric {
         self.reads_directly
     }
 
-    /// Whether any edge in use goes through a network.
-    #[inline]
-    pub(crate) fn uses_network(&self) -> bool {
-        !self.net_senders.is_empty() || !self.net_receivers.is_empty()
-    }
-
     /// Whether everything posted is on its way: nothing waits in this process for the network.
     pub fn is_flushed(&self) -> bool {
         self.net_senders.iter().all(|edge| self.senders[*edge].idle())

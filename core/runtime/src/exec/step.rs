@@ -1,0 +1,349 @@
+//! One step of one lane: from slots and buffers to slots and buffers, or not yet.
+
+use ccl_plan::cursor::Cursor;
+use ccl_plan::layout::Layout;
+use ccl_plan::{Channel, Rank};
+
+use super::host::{Reason, RunState, Stop};
+use super::plans::Decision;
+use super::reduce::{self, Finish};
+use super::tape::{Call, Entry, Kind, Resolve, Spot};
+use crate::error::Error;
+use crate::memory::scratch::BOUNCE_BYTES;
+use crate::request::Bound;
+use crate::transport::{EdgeIndex, Fabric, Slot};
+
+/// Everything one lane needs to take steps.
+pub(super) struct LaneStep<'a> {
+    pub(super) call: Bindings<'a>,
+    pub(super) state: &'a mut RunState,
+    pub(super) fabric: &'a mut Fabric,
+    /// Start of this lane's scratch.
+    pub(super) cells: *mut u8,
+    /// Where what is read directly is folded from; null if nothing is.
+    pub(super) bounce: *mut u8,
+    pub(super) lent: &'a mut Vec<(EdgeIndex, Rank)>,
+    pub(super) waiting_for: Option<(Rank, u32)>,
+}
+
+/// A call: what was decided of its kind, and what is its own.
+#[derive(Clone, Copy)]
+pub(super) struct Bindings<'a> {
+    pub(super) bound: &'a Bound,
+    pub(super) decision: &'a Decision,
+    /// In every slot of the call.
+    pub(super) tag: u32,
+}
+
+impl LaneStep<'_> {
+    /// Takes steps of the tape until the lane must wait or is done; whether it took any.
+    pub(super) fn replay(&mut self, lane: usize, at: &mut usize) -> Result<bool, Stop> {
+        let Some(tape) = &self.call.decision.tape else {
+            return Err(Error::bug("a lane replays a tape that is not there").into());
+        };
+        let mut moved = false;
+        while let Some(entry) = tape.lane(lane).get(*at) {
+            if !self.take(entry)? {
+                return Ok(moved);
+            }
+            *at += 1;
+            moved = true;
+            if entry.kind == Kind::Barrier {
+                *self.state = RunState::AtBarrier;
+                return Ok(true);
+            }
+        }
+        *self.state = RunState::Done;
+        Ok(true)
+    }
+
+    /// As [`LaneStep::replay`], asking the program for each step.
+    pub(super) fn follow(
+        &mut self,
+        cursor: &mut Cursor,
+        pending: &mut Option<Entry>,
+        channel: Channel,
+        layout: &Layout<'_>,
+    ) -> Result<bool, Stop> {
+        let call = self.call;
+        let kind = Call {
+            collective: call.bound.collective,
+            dtype: call.bound.dtype,
+            reduce_op: call.bound.reduce.op(),
+            root: call.bound.root,
+            lending: call.decision.lending,
+        };
+        let resolve = Resolve::new(&kind, layout.chunk_count, channel);
+        let mut moved = false;
+        loop {
+            let entry = match pending {
+                Some(entry) => entry,
+                None => match cursor.next(&call.decision.program, layout) {
+                    Some(action) => {
+                        let instruction = cursor.instruction() as u32;
+                        pending.insert(resolve.entry(&action, instruction, self.fabric)?)
+                    }
+                    None => {
+                        *self.state = RunState::Done;
+                        return Ok(true);
+                    }
+                },
+            };
+            if !self.take(entry)? {
+                return Ok(moved);
+            }
+            let kind = entry.kind;
+            *pending = None;
+            moved = true;
+            if kind == Kind::Barrier {
+                *self.state = RunState::AtBarrier;
+                return Ok(true);
+            }
+        }
+    }
+
+    /// One step, if every edge is ready.
+    #[inline(always)]
+    pub(super) fn take(&mut self, entry: &Entry) -> Result<bool, Stop> {
+        let mut inputs = [std::ptr::null::<u8>(); 4];
+        let mut outputs = [std::ptr::null_mut::<u8>(); 4];
+        for (address, spot) in inputs.iter_mut().zip(entry.inputs()) {
+            *address = match self.input(entry, *spot)? {
+                Found::Here(found) => found,
+                Found::Lent(..) => return self.take_borrowed(entry),
+                Found::NotYet => return Ok(false),
+            };
+        }
+        let inputs = &inputs[..entry.inputs().len()];
+        if entry.lends {
+            return self.take_lending(entry, inputs);
+        }
+        for (address, spot) in outputs.iter_mut().zip(entry.outputs()) {
+            let Some(found) = self.output(entry, *spot)? else { return Ok(false) };
+            *address = found;
+        }
+        if entry.kind == Kind::Move {
+            // SAFETY: user addresses come from a request whose lengths were checked against the layout
+            // that cut this step and whose borrows outlive the operation; slots hold at least `bytes`
+            // (checked against the slot size at launch, and against the slot's length on receive) and
+            // are ours until posted or released; scratch cells hold a chunk each. Ranges are equal or
+            // disjoint because the program was checked and in-place calls were verified for it.
+            unsafe { self.fold(entry, inputs, &outputs[..entry.outputs().len()]) };
+        }
+        self.hand_over(entry, None)?;
+        Ok(true)
+    }
+
+    /// One step that lends to its peers what it keeps or what it read.
+    #[cold]
+    fn take_lending(&mut self, entry: &Entry, inputs: &[*const u8]) -> Result<bool, Stop> {
+        let mut outputs = [std::ptr::null_mut::<u8>(); 4];
+        let Some(kept) = self.kept(entry, &mut outputs)? else { return Ok(false) };
+        let outputs = &outputs[..kept];
+        if entry.finish == Finish::NONE && matches!(entry.inputs(), [Spot::Send(_)]) {
+            // Peers may read while this rank makes its own copy.
+            self.hand_over(entry, Some(inputs[0]))?;
+            // SAFETY: as in `take`.
+            unsafe { reduce::copy(inputs[0], outputs, entry.bytes) };
+        } else {
+            if kept > 0 {
+                // SAFETY: as in `take`.
+                unsafe { self.fold(entry, inputs, outputs) };
+            }
+            self.hand_over(entry, outputs.first().map(|output| output.cast_const()).or(Some(inputs[0])))?;
+        }
+        Ok(true)
+    }
+
+    /// One step of which some inputs lie in the memory of other processes.
+    #[cold]
+    fn take_borrowed(&mut self, entry: &Entry) -> Result<bool, Stop> {
+        let mut inputs = [std::ptr::null::<u8>(); 4];
+        let mut borrowed: [Option<(EdgeIndex, Slot)>; 4] = [None; 4];
+        for (index, spot) in entry.inputs().iter().enumerate() {
+            match self.input(entry, *spot)? {
+                Found::Here(found) => inputs[index] = found,
+                Found::Lent(edge, slot) => borrowed[index] = Some((edge, slot)),
+                Found::NotYet => return Ok(false),
+            }
+        }
+        let mut outputs = [std::ptr::null_mut::<u8>(); 4];
+        let Some(kept) = self.kept(entry, &mut outputs)? else { return Ok(false) };
+        let (inputs, outputs) = (&inputs[..entry.inputs().len()], &outputs[..kept]);
+        // SAFETY: as in `take`; what is being fetched belongs to the operation, which is not complete
+        // until it is there, and whose failure withdraws all edges before the caller hears of it.
+        if !unsafe { self.fold_borrowed(entry, inputs, outputs, &borrowed)? } {
+            return Ok(false);
+        }
+        self.hand_over(entry, outputs.first().map(|output| output.cast_const()))?;
+        Ok(true)
+    }
+
+    /// The outputs that data is written to, and how many: all, or those in this process if the others
+    /// are lent. `None` while credit is awaited.
+    fn kept(&mut self, entry: &Entry, outputs: &mut [*mut u8; 4]) -> Result<Option<usize>, Stop> {
+        let mut kept = 0;
+        for spot in entry.outputs() {
+            let Some(found) = self.output(entry, *spot)? else { return Ok(None) };
+            if !(entry.lends && matches!(spot, Spot::To(..))) {
+                outputs[kept] = found;
+                kept += 1;
+            }
+        }
+        Ok(Some(kept))
+    }
+
+    /// # Safety
+    ///
+    /// As for [`reduce::Reduction::fold`].
+    #[inline(always)]
+    unsafe fn fold(&self, entry: &Entry, inputs: &[*const u8], outputs: &[*mut u8]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if inputs.len() == 1 && entry.finish == Finish::NONE {
+                reduce::copy(inputs[0], outputs, entry.bytes);
+            } else {
+                self.call.decision.reduction.fold(inputs, outputs, entry.count, entry.finish);
+            }
+        }
+    }
+
+    /// What was made goes on to the peers, `kept` being where it stays if it is lent; what was used is
+    /// given back.
+    #[inline(always)]
+    fn hand_over(&mut self, entry: &Entry, kept: Option<*const u8>) -> Result<(), Stop> {
+        for spot in entry.outputs() {
+            if let Spot::To(edge, peer) = *spot {
+                match kept.filter(|_| entry.lends) {
+                    None => self.fabric.sender(edge).post(entry.bytes, self.call.tag)?,
+                    Some(address) => {
+                        self.fabric.sender(edge).lend(address, entry.bytes, self.call.tag)?;
+                        if !self.lent.iter().any(|(known, _)| *known == edge) {
+                            self.lent.push((edge, peer));
+                        }
+                    }
+                }
+            }
+        }
+        for spot in entry.inputs() {
+            if let Spot::From(edge, _) = *spot {
+                self.fabric.receiver(edge).release()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Inputs in other processes' memory are read straight to where they belong if nothing is folded,
+    /// else piece by piece into buffers in the cache. Whether all is done; `false` while a network
+    /// brings them.
+    ///
+    /// # Safety
+    ///
+    /// As for [`reduce::Reduction::fold`], of the inputs that are not borrowed.
+    unsafe fn fold_borrowed(
+        &mut self,
+        entry: &Entry,
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
+        borrowed: &[Option<(EdgeIndex, Slot)>; 4],
+    ) -> Result<bool, Stop> {
+        if let ([Some((edge, slot))], true) = (&borrowed[..inputs.len()], entry.finish == Finish::NONE) {
+            // SAFETY: the first output has room for the step, and the others do as well and lie apart.
+            unsafe {
+                if !self.fabric.receiver(*edge).fetch(slot, outputs[0])? {
+                    self.waiting_for = entry.inputs().iter().find_map(|spot| match spot {
+                        Spot::From(_, peer) => Some((*peer, entry.instruction)),
+                        _ => None,
+                    });
+                    return Ok(false);
+                }
+                reduce::copy(outputs[0], outputs, entry.bytes);
+            }
+            return Ok(true);
+        }
+        let size = entry.bytes / entry.count;
+        let (mut pieces, mut targets) = ([std::ptr::null(); 4], [std::ptr::null_mut(); 4]);
+        for start in (0..entry.bytes).step_by(BOUNCE_BYTES) {
+            let bytes = BOUNCE_BYTES.min(entry.bytes - start);
+            for (index, input) in inputs.iter().enumerate() {
+                pieces[index] = input.wrapping_add(start);
+                if let Some((edge, slot)) = &borrowed[index] {
+                    let bounce = self.bounce.wrapping_add(index * BOUNCE_BYTES);
+                    // SAFETY: there is a bounce buffer for each input, and this piece fits it.
+                    unsafe { self.fabric.receiver(*edge).fetch_piece(slot, start, bounce, bytes)? };
+                    pieces[index] = bounce.cast_const();
+                }
+            }
+            for (target, output) in targets.iter_mut().zip(outputs) {
+                *target = output.wrapping_add(start);
+            }
+            let (pieces, targets) = (&pieces[..inputs.len()], &targets[..outputs.len()]);
+            // SAFETY: pieces lie within the caller's ranges or in bounce buffers.
+            unsafe { self.call.decision.reduction.fold(pieces, targets, bytes / size, entry.finish) };
+        }
+        Ok(true)
+    }
+
+    /// Where to read from.
+    #[inline(always)]
+    fn input(&mut self, entry: &Entry, spot: Spot) -> Result<Found, Stop> {
+        Ok(Found::Here(match spot {
+            Spot::Send(offset) => self.call.bound.send.wrapping_add(offset),
+            Spot::Recv(offset) => self.call.bound.recv.wrapping_add(offset).cast_const(),
+            Spot::Scratch(offset) => self.cells.wrapping_add(offset).cast_const(),
+            Spot::To(..) => return Err(Error::bug("a send edge as an input").into()),
+            Spot::From(edge, peer) => {
+                let Some(slot) = self.fabric.receiver(edge).peek()? else {
+                    self.waiting_for = Some((peer, entry.instruction));
+                    return Ok(Found::NotYet);
+                };
+                if slot.tag != self.call.tag || slot.bytes != entry.bytes {
+                    return Err(mismatch(peer, self.call.tag, entry.bytes, &slot));
+                }
+                if slot.lent {
+                    return Ok(Found::Lent(edge, slot));
+                }
+                slot.data.as_ptr().cast_const()
+            }
+        }))
+    }
+
+    /// Where to write to, or `None` while credit is awaited.
+    #[inline(always)]
+    fn output(&mut self, entry: &Entry, spot: Spot) -> Result<Option<*mut u8>, Stop> {
+        Ok(Some(match spot {
+            Spot::Recv(offset) => self.call.bound.recv.wrapping_add(offset),
+            Spot::Scratch(offset) => self.cells.wrapping_add(offset),
+            Spot::Send(_) | Spot::From(..) => return Err(Error::bug("an input as an output").into()),
+            Spot::To(edge, peer) => {
+                match self.fabric.sender(edge).acquire(if entry.lends { 0 } else { entry.bytes })? {
+                    Some(address) => address.as_ptr(),
+                    None => {
+                        self.waiting_for = Some((peer, entry.instruction));
+                        return Ok(None);
+                    }
+                }
+            }
+        }))
+    }
+}
+
+/// Where an input is.
+enum Found {
+    /// In this process.
+    Here(*const u8),
+    /// In another, or at an address that only the kernel may read.
+    Lent(EdgeIndex, Slot),
+    /// A peer's slot is awaited.
+    NotYet,
+}
+
+#[cold]
+fn mismatch(peer: Rank, tag: u32, bytes: usize, slot: &Slot) -> Stop {
+    let detail = if slot.tag == tag {
+        format!("expected {bytes} bytes from rank {peer}, found {}", slot.bytes)
+    } else {
+        format!("expected a message of this call from rank {peer}, found one of another call")
+    };
+    Reason::Mismatch { peer, detail }.into()
+}

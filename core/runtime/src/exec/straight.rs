@@ -1,0 +1,87 @@
+//! The straight way through a short call: its tape from end to end, with nothing set up around it.
+//!
+//! An operation has lanes, a place in the queue and a name for reports. A short call whose peers are
+//! prompt is over before any of that is needed. Where it cannot go on, it becomes an operation that
+//! goes on from there ([`super::host::Operation::start_at`]).
+
+use super::host::{RunState, Stop, stages_input};
+use super::plans::Lending;
+use super::step::{Bindings, LaneStep};
+use super::tape::{Kind, Tape};
+use crate::memory::scratch::Scratch;
+use crate::request::Bound;
+use crate::transport::Fabric;
+
+/// Lanes of the calls that may go straight.
+pub(super) const MOST_STRAIGHT_LANES: usize = 4;
+
+/// Whether calls with this tape may go straight: short ones that lend nothing and meet nobody on the
+/// way.
+pub(super) fn may(tape: Option<&Tape>, channels: u16, lanes: usize, lending: Lending) -> bool {
+    let short = |tape: &Tape| {
+        let mut entries = (0..lanes).flat_map(|lane| tape.lane(lane));
+        entries.all(|entry| entry.kind != Kind::Barrier && !entry.lends && entry.bytes <= SHORT_BYTES)
+    };
+    channels == 1 && lanes <= MOST_STRAIGHT_LANES && lending == Lending::Nothing && tape.is_some_and(short)
+}
+
+/// Takes the steps of a call that may go straight, `at` being where each lane stands. Gives up after
+/// `tries` rounds in which nothing moved; whether it came to the end.
+#[inline]
+pub(super) fn run(
+    call: Bindings<'_>,
+    at: &mut [usize; MOST_STRAIGHT_LANES],
+    fabric: &mut Fabric,
+    scratch: &mut Scratch,
+    mut tries: u32,
+) -> Result<bool, Stop> {
+    let Some(tape) = &call.decision.tape else { return Ok(false) };
+    let scratch_chunks = usize::from(call.decision.program.scratch_chunks);
+    if scratch_chunks > 0 {
+        scratch.reserve(call.decision.scratch_bytes);
+    }
+    let chunk_bytes = call.decision.chunk_count * call.bound.dtype.size_bytes();
+    let lanes = call.decision.program.lanes.len();
+    loop {
+        let (mut open, mut moved) = (0, false);
+        for (lane, at) in at.iter_mut().enumerate().take(lanes) {
+            let entries = tape.lane(lane);
+            let mut step = LaneStep {
+                call,
+                state: &mut RunState::Open,
+                fabric: &mut *fabric,
+                cells: scratch.cells(lane * scratch_chunks, chunk_bytes),
+                bounce: std::ptr::null_mut(),
+                lent: &mut Vec::new(),
+                waiting_for: None,
+            };
+            while let Some(entry) = entries.get(*at) {
+                if !step.take(entry)? {
+                    open += 1;
+                    break;
+                }
+                *at += 1;
+                moved = true;
+            }
+        }
+        if open == 0 {
+            return Ok(true);
+        }
+        if !moved {
+            if tries == 0 {
+                return Ok(false);
+            }
+            tries -= 1;
+            fabric.progress()?;
+        }
+    }
+}
+
+/// Whether this call's buffers let it go straight.
+#[inline]
+pub(super) fn fits(bound: &Bound) -> bool {
+    !stages_input(bound)
+}
+
+/// Longer steps outweigh what an operation costs, and may be lent by peers.
+const SHORT_BYTES: usize = 8 << 10;
