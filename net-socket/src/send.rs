@@ -14,7 +14,7 @@ use ccl_plugin::net::{Request, SendBuffer, SendComm};
 
 use crate::check_aborted;
 use crate::slots::{SLOTS, Slots, request};
-use crate::stream::{Piece, Stream, piece};
+use crate::stream::{Piece, Stream, piece, total};
 use crate::wire::{HEADER_BYTES, Header, share};
 
 /// The sending end of a connection.
@@ -199,10 +199,6 @@ impl Part {
     fn is_written(&self) -> bool {
         self.header_left == 0 && self.bytes == 0
     }
-}
-
-fn total(pieces: &[Piece]) -> usize {
-    pieces.iter().map(|piece| piece.iov_len).sum()
 }
 
 /// Pieces of memory in one system call: 32 messages with their headers.

@@ -81,8 +81,14 @@ impl Stream {
     /// Every piece is writable, and nobody else uses it during the call.
     #[inline]
     pub(crate) unsafe fn read_pieces(&self, pieces: &[Piece]) -> io::Result<Option<usize>> {
-        // SAFETY: the caller's promise; the count is the slice's.
-        let read = unsafe { libc::readv(self.0.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32) };
+        let fd = self.0.as_raw_fd();
+        let read = match pieces {
+            // The plain call costs the kernel less, and polling makes it most often.
+            // SAFETY: the caller's promise.
+            [only] => unsafe { libc::recv(fd, only.iov_base, only.iov_len, 0) },
+            // SAFETY: the caller's promise; the count is the slice's.
+            _ => unsafe { libc::readv(fd, pieces.as_ptr(), pieces.len() as i32) },
+        };
         not_yet(usize::try_from(read).map_err(|_| io::Error::last_os_error()))
     }
 
@@ -93,6 +99,19 @@ impl Stream {
     /// Every piece is readable, and nobody changes it during the call.
     #[inline]
     pub(crate) unsafe fn write_pieces(&self, pieces: &[Piece]) -> io::Result<Option<usize>> {
+        if total(pieces) <= GATHERED_BYTES {
+            let mut gathered = [0u8; GATHERED_BYTES];
+            let mut bytes = 0;
+            for piece in pieces {
+                // SAFETY: the caller's promise; all pieces together fit the array.
+                unsafe {
+                    let into = gathered.as_mut_ptr().add(bytes);
+                    std::ptr::copy_nonoverlapping(piece.iov_base.cast(), into, piece.iov_len);
+                }
+                bytes += piece.iov_len;
+            }
+            return self.write(&gathered[..bytes]);
+        }
         // SAFETY: all zeros is an empty message header.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = pieces.as_ptr().cast_mut();
@@ -102,6 +121,14 @@ impl Stream {
         not_yet(usize::try_from(wrote).map_err(|_| io::Error::last_os_error()))
     }
 }
+
+/// Bytes of all pieces.
+pub(crate) fn total(pieces: &[Piece]) -> usize {
+    pieces.iter().map(|piece| piece.iov_len).sum()
+}
+
+/// Shorter messages are copied together: the kernel takes one piece faster than two.
+const GATHERED_BYTES: usize = 256;
 
 /// The error of a connection that could not be made.
 pub(crate) fn connect_error(error: &io::Error, from: SocketAddr, to: SocketAddr) -> Error {

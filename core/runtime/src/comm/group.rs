@@ -1,5 +1,7 @@
 //! Groups: calls that are launched together.
 
+use smallvec::SmallVec;
+
 use super::Communicator;
 use crate::error::Result;
 use crate::exec::host::Poll;
@@ -7,7 +9,7 @@ use crate::request::Request;
 
 /// Calls collected by [`group`], possibly on several communicators of this thread.
 pub struct Group<'a> {
-    calls: Vec<(&'a Communicator, Request<'a>)>,
+    calls: SmallVec<[(&'a Communicator, Request<'a>); 4]>,
 }
 
 impl<'a> Group<'a> {
@@ -42,12 +44,12 @@ impl<'a> Group<'a> {
 /// # Ok(()) }).unwrap();
 /// ```
 pub fn group<'a>(collect: impl FnOnce(&mut Group<'a>) -> Result<()>) -> Result<()> {
-    let mut group = Group { calls: Vec::new() };
+    let mut group = Group { calls: SmallVec::new() };
     collect(&mut group)?;
-    let mut communicators: Vec<&Communicator> = Vec::new();
+    let mut communicators: SmallVec<[&Communicator; 4]> = SmallVec::new();
     let mut first_error = None;
     for (communicator, request) in &mut group.calls {
-        if let Err(error) = communicator.with_engine(|engine| engine.submit(request, None)) {
+        if let Err(error) = communicator.with_engine(|engine| engine.begin_one_of_many(request)) {
             first_error = Some(error);
             break;
         }

@@ -95,43 +95,66 @@ impl Engine {
     }
 
     /// Makes one call and drives until nothing is outstanding.
-    ///
-    /// A short call that has the engine to itself goes straight: where peers are prompt it is over
-    /// without ever being in the queue. Otherwise it goes on there from where it is.
     #[inline]
     pub(crate) fn run(&mut self, request: &mut Request<'_>) -> Result<()> {
-        if !self.queue.is_empty() || self.failed.is_some() || request.blocks.is_some() {
-            self.submit(request, None)?;
-            return self.finish();
+        match self.begin(request, self.direct_polls)? {
+            Poll::Done if self.queue.is_empty() && self.fabric.is_flushed() => Ok(()),
+            _ => self.finish(),
         }
+    }
+
+    /// Begins a call that belongs to a group: it gets as far as it can at once.
+    pub(crate) fn begin_one_of_many(&mut self, request: &mut Request<'_>) -> Result<()> {
+        self.begin(request, 0).map(|_| ())
+    }
+
+    /// Begins a call.
+    ///
+    /// A short call that need not wait for others goes straight, for up to `tries` fruitless rounds:
+    /// where peers are prompt it is over without ever being in the queue. Otherwise it goes on there
+    /// from where it is.
+    #[inline]
+    fn begin(&mut self, request: &mut Request<'_>, tries: u32) -> Result<Poll> {
         let bound = self.check(request)?;
+        if self.failed.is_some() || request.blocks.is_some() || !self.may_go_ahead(&bound) {
+            return self.submit(request, None).map(|()| Poll::Progress);
+        }
         let decision = self.plans.decide(&bound, None, &mut self.fabric)?;
         if !decision.straight || !straight::fits(&bound) {
-            self.submit(request, None)?;
-            return self.finish();
+            return self.submit(request, None).map(|()| Poll::Progress);
         }
         let (sequence, tag) = self.numbers.next(&bound, decision, &self.board);
         let call = Bindings { bound: &bound, decision, tag };
         let mut at = [0; MOST_STRAIGHT_LANES];
-        match straight::run(call, &mut at, &mut self.fabric, &mut self.scratch, self.direct_polls) {
-            Ok(true) => {
-                if !is_message(&bound) {
-                    self.board.complete(sequence);
-                }
-                if self.fabric.is_flushed() { Ok(()) } else { self.finish() }
+        let went = straight::run(call, &mut at, &mut self.fabric, &mut self.scratch, tries);
+        if matches!(went, Ok(true)) {
+            if !is_message(&bound) {
+                self.board.complete(sequence);
             }
-            stopped => {
-                let mut operation = self.blank(bound, None)?;
-                (operation.sequence, operation.tag) = (sequence, tag);
-                operation.start_at(&at);
-                self.queue.push_back(Queued { operation, started: true, gate: None });
-                if let Err(stop) = stopped {
-                    let error = self.stopped(0, stop);
-                    return Err(self.fail(error));
-                }
-                self.finish()
+            return Ok(Poll::Done);
+        }
+        let mut operation = self.blank(bound, None)?;
+        (operation.sequence, operation.tag) = (sequence, tag);
+        operation.start_at(&at);
+        self.queue.push_back(Queued { operation, started: true, gate: None });
+        match went {
+            Ok(_) => Ok(Poll::Stalled),
+            Err(stop) => {
+                let error = self.stopped(self.queue.len() - 1, stop);
+                Err(self.fail(error))
             }
         }
+    }
+
+    /// Whether a call may begin although others are in the queue: messages pass all but those of
+    /// their own pair and direction.
+    #[inline]
+    fn may_go_ahead(&self, bound: &Bound) -> bool {
+        let passes = |queued: &Queued| {
+            let other = &queued.operation.bound;
+            is_message(other) && (other.collective, other.root) != (bound.collective, bound.root)
+        };
+        self.queue.is_empty() || is_message(bound) && self.queue.iter().all(passes)
     }
 
     /// Queues a request. The memory it borrows must stay valid until the operation is complete or

@@ -94,6 +94,17 @@ pub(super) fn path(
     }
 }
 
+/// Adds to each path in memory whether long messages are read directly on it.
+pub(super) fn say_how_long_messages_go(paths: &mut [Path], not_directly: Option<&str>) {
+    for path in paths.iter_mut().filter(|path| path.kind == PathKind::Shm) {
+        path.reason += "; long messages are ";
+        match not_directly {
+            None => path.reason += "read directly",
+            Some(reason) => path.reason += &format!("copied: {reason}"),
+        }
+    }
+}
+
 fn as_neighbour(mine: &TransportInfo, rank: Rank, info: &TransportInfo) -> Neighbour {
     Neighbour {
         rank,

@@ -104,23 +104,16 @@ impl Fabric {
         let votes = relay.all_gather(agree::vote(&self.settings, &neighbours)?)?;
         let not_directly = agree::heed(&mut neighbours, self.me, &votes)?;
         neighbours.check_probes()?;
-        let paths: Vec<_> = (0..self.n)
+        let mut paths: Vec<_> = (0..self.n)
             .map(|peer| agree::path(&self.info, infos, self.me, Rank(peer), &neighbours))
             .collect();
+        let bell = Bell::of(Arc::clone(neighbours.own()));
+        let wait = self.wait_settings(infos, &paths);
+        agree::say_how_long_messages_go(&mut paths, not_directly.as_deref());
         for (peer, path) in paths.iter().enumerate() {
             tracing::debug!(rank = self.me.0, peer, %path, "path");
         }
-        let bell = Bell::of(Arc::clone(neighbours.own()));
-        let wait = self.wait_settings(infos, &paths);
-        let not_directly = match paths.iter().any(|path| path.kind == PathKind::Net) {
-            true => not_directly.or_else(|| Some("not all ranks share memory".to_owned())),
-            false => not_directly,
-        };
-        match &not_directly {
-            None => tracing::debug!(rank = self.me.0, "ranks read long messages directly"),
-            Some(reason) => tracing::debug!(rank = self.me.0, %reason, "no direct reading"),
-        }
-        self.reads_directly = not_directly.is_none();
+        self.reads_directly = not_directly.is_none() && paths.iter().all(|path| path.kind != PathKind::Net);
         let (relay, infos) = (Arc::clone(relay), infos.to_vec());
         self.connected = Some(Connected { neighbours, paths, bell, wait, relay, infos, network: None });
         Ok(())
