@@ -46,7 +46,7 @@ fn sixty_four_threads() {
 }
 
 #[test]
-#[ignore = "takes minutes in release, hours in dev: a release step"]
+#[ignore = "takes 20 minutes in release, hours in dev: a step of `scripts/test long`"]
 fn full_matrix() {
     for path in [Path::Shm, Path::Sockets] {
         for ranks_as in ["processes", "threads"] {

@@ -114,7 +114,8 @@ pub fn cost(
         (Collective::Scatter | Collective::ScatterV, _) => {
             Cost { moved_bytes: bytes as f64 / f64::from(n), ..pushed }
         }
-        // Partial results go through slots: one copy in, one out.
+        // Partial results go through slots, one copy in and one out, which only more than two ranks
+        // can do side by side.
         (Collective::AllReduce | Collective::ReduceScatter, Algorithm::Ring) if n == 2 => {
             Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed }
         }

@@ -50,7 +50,6 @@ fn all_ranks_get_all_infos() {
 }
 
 #[test]
-#[ignore = "takes seconds and a thousand threads; prints its time"]
 fn a_thousand_ranks() {
     let settings = settings(20_000);
     let (id, _root) = Root::start(&settings).unwrap();

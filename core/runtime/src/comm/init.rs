@@ -19,8 +19,8 @@ use crate::error::{Error, Fault, Result};
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Plans, Reach};
 use crate::transport::{
-    Checksum, Fabric, FaultRule, NetSettings, Relay, SharedMemory, TransportInfo, TransportSettings,
-    WaitSettings,
+    Checksum, Fabric, FaultRule, NetSettings, Networking, Relay, SharedMemory, TransportInfo,
+    TransportSettings, WaitSettings,
 };
 
 /// What every rank tells every other when joining.
@@ -127,23 +127,21 @@ impl Communicator {
     ) -> Result<Communicator> {
         // Every rank must choose alike, so one networked pair anywhere decides for all.
         let own = fabric.start_network()?;
-        let vote = u8::from(own.used) | u8::from(own.memory) << 1 | u8::from(!own.lends) << 2;
-        let votes = control.all_gather(vec![vote])?;
-        let any = |bit: u8| votes.iter().flatten().any(|vote| vote & bit != 0);
+        let all = Networking::of_all(&control.all_gather(own.to_vote())?);
         let direct = config.direct() > 0 && fabric.reads_directly();
-        let reach = match any(1) {
+        let reach = match all.used {
             true => Reach::Network,
             false if direct => Reach::MemoryDirect,
             false => Reach::Memory,
         };
-        let network_only = reach == Reach::Network && !any(2);
+        let network_only = all.used && !all.memory;
         let selection = plans::selection(config, n, reach)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
         let direct_bytes =
             (reach == Reach::MemoryDirect).then(|| (config.direct() as usize).min(fabric.slot_bytes()));
         let slot_bytes = if network_only { fabric.net_slot_bytes() } else { fabric.slot_bytes() };
         let chunk_bytes = chunk_bytes.min(slot_bytes);
-        let cut = Cut { slot_bytes, chunk_bytes, direct_bytes, lends_on_the_way: network_only && !any(4) };
+        let cut = Cut { slot_bytes, chunk_bytes, direct_bytes, lends_on_the_way: network_only && all.lends };
         let plans = Plans::new((rank, n), cut, selection);
         let parts =
             EngineParts { rank, n, fabric, control: Arc::clone(&control), plans, deadline: config.timeout() };

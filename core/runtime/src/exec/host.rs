@@ -10,7 +10,8 @@ use ccl_plan::cursor::Cursor;
 use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::{Channel, Collective, Rank};
 
-use super::plans::{Decision, Lending};
+use super::lending::Lending;
+use super::plans::Decision;
 use super::step::{Bindings, LaneStep};
 use super::straight::MOST_STRAIGHT_LANES;
 use super::tape::Entry;

@@ -2,6 +2,7 @@
 
 pub(crate) mod engine;
 pub(crate) mod host;
+mod lending;
 pub(crate) mod plans;
 pub mod reduce;
 mod step;

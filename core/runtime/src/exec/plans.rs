@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use ccl_plan::cost::Rates;
 use ccl_plan::layout::{Layout, Tables};
-use ccl_plan::program::{Checked, Instruction, Operand, OperandId};
+use ccl_plan::program::Checked;
 use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection};
 use ccl_plan::verify::{Depth, verify};
 use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algorithms};
 
+use super::lending::{Lendable, Lending, Lent};
 use super::reduce::Reduction;
 use super::straight;
-use super::tape::{Call, Tape};
+use super::tape::Tape;
 use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
 use crate::observe::board::{Packed, Signature};
@@ -26,12 +27,14 @@ pub(crate) struct Plans {
     cut: Cut,
     selection: Selection,
     programs: HashMap<(Collective, Algorithm, Rank), (Arc<Checked>, Lendable)>,
-    /// Decisions made, each at the one place that its key may be: a later one takes the place.
-    decisions: Box<[Kept]>,
+    decisions: HashMap<Key, Arc<Decision>>,
+    /// The decisions of late, each at the one place that its key may be: found by one probe, where the
+    /// table above takes 100 ns.
+    recent: Box<[Recent]>,
 }
 
 /// A decision and what it was made for.
-type Kept = Option<(Key, Arc<Decision>)>;
+type Recent = Option<(Key, Arc<Decision>)>;
 
 /// How data may be cut; the same on all ranks.
 #[derive(Clone, Copy)]
@@ -48,7 +51,7 @@ pub(crate) struct Cut {
 }
 
 /// What a decision depends on.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     collective: Collective,
     dtype: Dtype,
@@ -80,8 +83,8 @@ pub(crate) struct Decision {
 
 impl Plans {
     pub(crate) fn new((rank, n): (Rank, u32), cut: Cut, selection: Selection) -> Plans {
-        let decisions = (0..DECISIONS).map(|_| None).collect();
-        Plans { rank, n, cut, selection, programs: HashMap::new(), decisions }
+        let recent = (0..RECENT).map(|_| None).collect();
+        Plans { rank, n, cut, selection, programs: HashMap::new(), decisions: HashMap::new(), recent }
     }
 
     /// The program for a call, and how to cut its data. `fabric` is where its edges are.
@@ -100,18 +103,36 @@ impl Plans {
             reduce_op: bound.reduce.op(),
             scalar_bits: bound.reduce.scalar().to_bits(),
         };
-        let place = key.place(self.decisions.len());
-        if self.decisions[place].as_ref().is_none_or(|(found, _)| *found != key) {
-            let decision = self.make(key, bound, tables.is_some(), fabric)?;
-            self.decisions[place] = Some((key, Arc::new(decision)));
+        let place = key.place(self.recent.len());
+        if self.recent[place].as_ref().is_none_or(|(found, _)| *found != key) {
+            let decision = self.look_up(key, bound, tables.is_some(), fabric)?;
+            self.recent[place] = Some((key, decision));
         }
-        match &self.decisions[place] {
+        match &self.recent[place] {
             Some((_, decision)) => Ok(decision),
             None => Err(Error::bug("a decision got lost")),
         }
     }
 
     #[cold]
+    fn look_up(
+        &mut self,
+        key: Key,
+        bound: &Bound,
+        uneven: bool,
+        fabric: &mut Fabric,
+    ) -> Result<Arc<Decision>> {
+        if let Some(decision) = self.decisions.get(&key) {
+            return Ok(Arc::clone(decision));
+        }
+        let decision = Arc::new(self.make(key, bound, uneven, fabric)?);
+        if self.decisions.len() == MOST_DECISIONS {
+            self.decisions.clear();
+        }
+        self.decisions.insert(key, Arc::clone(&decision));
+        Ok(decision)
+    }
+
     fn make(&mut self, key: Key, bound: &Bound, uneven: bool, fabric: &mut Fabric) -> Result<Decision> {
         let (size, root) = (key.dtype.size_bytes(), key.root);
         let blocks = if bound_is_whole(key.collective) { 1 } else { self.n as usize };
@@ -135,11 +156,7 @@ impl Plans {
         let tape = match uneven {
             true => None,
             // An edge that cannot be made is an error of the call when it gets there, not of choosing.
-            false => {
-                let (dtype, reduce_op) = (key.dtype, key.reduce_op);
-                let call = Call { collective: key.collective, dtype, reduce_op, root, lending };
-                Tape::record(&program, &layout, &call, fabric).ok().flatten()
-            }
+            false => Tape::record(&program, &layout, bound, lending, fabric).ok().flatten(),
         };
         let lanes = program.lanes.len();
         let cells = usize::from(choice.channels) * lanes * usize::from(program.scratch_chunks);
@@ -213,18 +230,14 @@ impl Plans {
         let share = count.div_ceil(parts);
         let share_bytes = share.saturating_mul(size);
         let slot = (self.cut.slot_bytes / size).max(1);
-        let (most, chunk_bytes, lending) = match (self.cut.direct_bytes, lendable) {
-            (Some(from), Lent::Everything) if share_bytes >= from => {
+        let direct_bytes = self.cut.direct_bytes.filter(|from| share_bytes >= *from);
+        let everything = lendable == Lent::Everything || share_bytes >= DIRECT_RESULT_BYTES;
+        let (most, chunk_bytes, lending) = match (direct_bytes, lendable) {
+            (Some(from), Lent::Everything | Lent::WithResults) if everything => {
                 let bytes = if program.scratch_chunks > 0 { DIRECT_SCRATCH_BYTES } else { DIRECT_BYTES };
                 (usize::MAX, bytes, Lending::Everything { from })
             }
-            (Some(from), Lent::WithResults) if share_bytes >= DIRECT_RESULT_BYTES.max(from) => {
-                let bytes = if program.scratch_chunks > 0 { DIRECT_SCRATCH_BYTES } else { DIRECT_BYTES };
-                (usize::MAX, bytes, Lending::Everything { from })
-            }
-            (Some(from), Lent::WithResults) if share_bytes >= from => {
-                (slot, self.cut.slot_bytes, Lending::Inputs { from })
-            }
+            (Some(from), Lent::WithResults) => (slot, self.cut.slot_bytes, Lending::Inputs { from }),
             // Nothing is folded, so all that is longer than a slot is lent.
             (None, Lent::Everything | Lent::WithResults)
                 if self.cut.lends_on_the_way && !program.collective.reduces() =>
@@ -239,94 +252,6 @@ impl Plans {
         }
         (chunk.next_multiple_of((GRAIN_BYTES / size).max(1)).clamp(1, most), lending)
     }
-}
-
-/// What a call lends instead of copying it to a slot: parts of at least `from` bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lending {
-    Nothing,
-    /// What lies in the send buffer.
-    Inputs {
-        from: usize,
-    },
-    /// That, and what is kept in the receive buffer.
-    Everything {
-        from: usize,
-    },
-}
-
-/// What the programs of all ranks send, if all of that lies in user memory, unchanged until the call
-/// has ended, so that it may be lent.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-enum Lent {
-    /// Not all of it does.
-    #[default]
-    No,
-    /// All as it is in the send buffer.
-    Everything,
-    /// Some is a result that the rank has just written and keeps: lines that its core has changed,
-    /// which take another core longer to read than lines it only has.
-    WithResults,
-}
-
-/// [`Lent`] by what the reduce operation does beside the fold.
-#[derive(Clone, Copy, Default)]
-struct Lendable {
-    plain: Lent,
-    scaled: Lent,
-    averaged: Lent,
-}
-
-impl Lendable {
-    /// One-shot is out: in place it folds into what it has just lent. In all others whatever
-    /// overwrites lent input arrives from a rank that has read it: chunk c of a two-shot's result
-    /// comes from the rank that folded chunk c. Reduce is out because its root alone would work.
-    fn of(plan: &Plan, root: Place) -> Result<Lendable> {
-        if plan.algorithm() == Algorithm::OneShot || plan.collective() == Collective::Reduce {
-            return Ok(Lendable::default());
-        }
-        let cast = plan.cast(root).map_err(|error| Error::bug(format!("{}: {error}", plan.algorithm())))?;
-        let all = |scales: bool, divides: bool| {
-            let each = cast.programs.iter().map(|program| lent(program, scales, divides));
-            each.fold(Lent::Everything, |all, one| match (all, one) {
-                (Lent::No, _) | (_, Lent::No) => Lent::No,
-                (Lent::Everything, Lent::Everything) => Lent::Everything,
-                _ => Lent::WithResults,
-            })
-        };
-        Ok(Lendable { plain: all(false, false), scaled: all(true, false), averaged: all(false, true) })
-    }
-
-    fn under(self, reduce_op: ReduceOp) -> Lent {
-        match reduce_op {
-            ReduceOp::PreMulSum => self.scaled,
-            ReduceOp::Average => self.averaged,
-            _ => self.plain,
-        }
-    }
-}
-
-fn lent(program: &Checked, scales: bool, divides: bool) -> Lent {
-    let operand = |id: &OperandId| program.operands[usize::from(*id)];
-    let mut all = Lent::Everything;
-    for instruction in &program.instructions {
-        let Instruction::Move(m) = instruction else { continue };
-        let sends = m.outputs.as_slice().iter().any(|id| matches!(operand(id), Operand::Send(_)));
-        let keeps = m.outputs.as_slice().iter().any(|id| matches!(operand(id), Operand::Output(_)));
-        let changed = m.finish.pre && scales || m.finish.post && divides;
-        let source = match m.inputs.as_slice() {
-            [input] if !changed => Some(operand(input)),
-            _ => None,
-        };
-        match source {
-            _ if !sends => {}
-            Some(Operand::Input(_)) => {}
-            Some(Operand::Output(_)) => all = Lent::WithResults,
-            _ if keeps => all = Lent::WithResults,
-            _ => return Lent::No,
-        }
-    }
-    all
 }
 
 impl Key {
@@ -501,8 +426,10 @@ const GRAIN_BYTES: usize = 64;
 const MOST_RANKS_PROVEN: u32 = 16;
 /// Edges to more peers than this take more memory than they are worth.
 const MOST_PEERS: u32 = 512;
-/// Decisions kept: 10 KiB where none is made.
-const DECISIONS: usize = 128;
+/// Decisions found by one probe: 10 KiB where none is made.
+const RECENT: usize = 128;
+/// Decisions kept; a program that makes more different calls than this decides some again.
+const MOST_DECISIONS: usize = 4096;
 /// What is read directly is cut into pieces of this length, so that no step takes longer than about a
 /// millisecond; shorter where scratch of the same length is needed beside it.
 const DIRECT_BYTES: usize = 4 << 20;

@@ -7,7 +7,7 @@ use ccl_plan::{Channel, Rank};
 use super::host::{Reason, RunState, Stop};
 use super::plans::Decision;
 use super::reduce::{self, Finish};
-use super::tape::{Call, Entry, Kind, Resolve, Spot};
+use super::tape::{Entry, Kind, Resolve, Spot};
 use crate::error::Error;
 use crate::memory::scratch::BOUNCE_BYTES;
 use crate::request::Bound;
@@ -66,14 +66,8 @@ impl LaneStep<'_> {
         layout: &Layout<'_>,
     ) -> Result<bool, Stop> {
         let call = self.call;
-        let kind = Call {
-            collective: call.bound.collective,
-            dtype: call.bound.dtype,
-            reduce_op: call.bound.reduce.op(),
-            root: call.bound.root,
-            lending: call.decision.lending,
-        };
-        let resolve = Resolve::new(&kind, layout.chunk_count, channel);
+        let lending = call.decision.lending;
+        let resolve = Resolve::new(call.bound, lending, layout.chunk_count, channel);
         let mut moved = false;
         loop {
             let entry = match pending {

@@ -5,7 +5,7 @@
 //! goes on from there ([`super::host::Operation::start_at`]).
 
 use super::host::{RunState, Stop, stages_input};
-use super::plans::Lending;
+use super::lending::Lending;
 use super::step::{Bindings, LaneStep};
 use super::tape::{Kind, Tape};
 use crate::memory::scratch::Scratch;

@@ -8,12 +8,13 @@
 use ccl_plan::cursor::{Action, Cursor, Site, Step};
 use ccl_plan::layout::Layout;
 use ccl_plan::program::Checked;
-use ccl_plan::{Channel, Collective, Dtype, Rank, ReduceOp};
+use ccl_plan::{Channel, Rank, ReduceOp};
 
 use super::host::edge_tag;
-use super::plans::Lending;
+use super::lending::Lending;
 use super::reduce::Finish;
 use crate::error::{Error, Result};
+use crate::request::Bound;
 use crate::transport::{EdgeIndex, Fabric, Lends};
 
 /// The steps of all lanes of one rank.
@@ -105,14 +106,15 @@ impl Tape {
     pub(super) fn record(
         program: &Checked,
         layout: &Layout<'_>,
-        call: &Call,
+        bound: &Bound,
+        lending: Lending,
         fabric: &mut Fabric,
     ) -> Result<Option<Tape>> {
         let (mut entries, mut lanes) = (Vec::new(), vec![0]);
         for channel in (0..layout.channels).map(Channel) {
             for lane in 0..program.lanes.len() {
-                let resolve = Resolve::new(call, layout.chunk_count, channel);
-                let mut cursor = Cursor::new(program, lane, channel, layout, call.root);
+                let resolve = Resolve::new(bound, lending, layout.chunk_count, channel);
+                let mut cursor = Cursor::new(program, lane, channel, layout, bound.root);
                 while let Some(action) = cursor.next(program, layout) {
                     if entries.len() == LONGEST {
                         return Ok(None);
@@ -124,15 +126,6 @@ impl Tape {
         }
         Ok(Some(Tape { entries: entries.into(), lanes: lanes.into() }))
     }
-}
-
-/// What entries depend on, beside the program and how data is cut.
-pub(super) struct Call {
-    pub(super) collective: Collective,
-    pub(super) dtype: Dtype,
-    pub(super) reduce_op: ReduceOp,
-    pub(super) root: Rank,
-    pub(super) lending: Lending,
 }
 
 /// What turns a cursor's action into an entry.
@@ -149,15 +142,15 @@ pub(super) struct Resolve {
 }
 
 impl Resolve {
-    pub(super) fn new(call: &Call, chunk_count: usize, channel: Channel) -> Resolve {
+    pub(super) fn new(bound: &Bound, lending: Lending, chunk_count: usize, channel: Channel) -> Resolve {
         Resolve {
-            size_bytes: call.dtype.size_bytes(),
+            size_bytes: bound.dtype.size_bytes(),
             chunk_count,
             channel,
-            edge_tag: edge_tag(call.collective),
-            reduce_op: call.reduce_op,
-            lending: call.lending,
-            folds_inputs: call.collective.reduces(),
+            edge_tag: edge_tag(bound.collective),
+            reduce_op: bound.reduce.op(),
+            lending,
+            folds_inputs: bound.collective.reduces(),
         }
     }
 
@@ -203,7 +196,8 @@ impl Resolve {
         Ok(entry)
     }
 
-    /// Whether what the step sends is lent: every edge it goes to must be able to.
+    /// Whether what the step sends is lent: every edge it goes to must be able to. A network brings it
+    /// in one piece, which no receiver folds: results are only copied.
     fn lends(&self, entry: &Entry, fabric: &mut Fabric) -> bool {
         let plain = entry.finish == Finish::NONE;
         let input = plain && matches!(entry.inputs(), [Spot::Send(_)]);

@@ -167,23 +167,6 @@ fn expectations_match_the_reference_for_every_collective() {
     }
 }
 
-#[test]
-#[ignore = "prints throughput; run in release"]
-fn measure() {
-    for dtype in Dtype::ALL {
-        let mut line = format!("{dtype:9}");
-        for op in ReduceOp::ALL {
-            let case = case(Collective::AllReduce, dtype, op, 8, (4 << 20) / dtype.size_bytes());
-            let data = Data::new(&case, 1);
-            let mut out = vec![0; 4 << 20];
-            let start = std::time::Instant::now();
-            data.fill_expected(Rank(0), 0, &mut out);
-            line += &format!("  {op} {:.2} s", start.elapsed().as_secs_f64() * 16.0);
-        }
-        println!("{line} for 64 MiB × 8 ranks");
-    }
-}
-
 fn cases() -> impl Iterator<Item = (Dtype, ReduceOp, u32)> {
     let pairs = Dtype::ALL.into_iter().flat_map(|dtype| ReduceOp::ALL.map(|op| (dtype, op)));
     pairs.flat_map(|(dtype, op)| [1, 2, 3, 5, 8, 17, 64].map(|n| (dtype, op, n)))

@@ -94,9 +94,10 @@ pub(super) fn path(
     }
 }
 
-/// Adds to each path in memory whether long messages are read directly on it.
-pub(super) fn say_how_long_messages_go(paths: &mut [Path], not_directly: Option<&str>) {
-    for path in paths.iter_mut().filter(|path| path.kind == PathKind::Shm) {
+/// Adds to each path in memory to another rank whether long messages are read directly on it.
+pub(super) fn say_how_long_messages_go(paths: &mut [Path], me: Rank, not_directly: Option<&str>) {
+    let others = paths.iter_mut().enumerate().filter(|(peer, _)| *peer != me.index());
+    for (_, path) in others.filter(|(_, path)| path.kind != PathKind::Net) {
         path.reason += "; long messages are ";
         match not_directly {
             None => path.reason += "read directly",

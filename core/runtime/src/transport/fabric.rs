@@ -38,7 +38,7 @@ pub struct Fabric {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EdgeIndex(u32);
 
-/// What one rank's edges have to do with a network.
+/// What a rank's edges, or all ranks' together, have to do with a network.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Networking {
     /// Some go through one.
@@ -47,6 +47,23 @@ pub(crate) struct Networking {
     pub(crate) memory: bool,
     /// Those that go through a network lend on the way.
     pub(crate) lends: bool,
+}
+
+impl Networking {
+    /// As a vote, for the others.
+    pub(crate) fn to_vote(self) -> Vec<u8> {
+        vec![u8::from(self.used), u8::from(self.memory), u8::from(self.lends)]
+    }
+
+    /// Of all ranks together: what some use, and whether all lend.
+    pub(crate) fn of_all(votes: &[Vec<u8>]) -> Networking {
+        let says = |vote: &[u8], question: usize| vote.get(question) == Some(&1);
+        Networking {
+            used: votes.iter().any(|vote| says(vote, 0)),
+            memory: votes.iter().any(|vote| says(vote, 1)),
+            lends: votes.iter().all(|vote| says(vote, 2)),
+        }
+    }
 }
 
 struct Opening {
@@ -109,7 +126,7 @@ impl Fabric {
             .collect();
         let bell = Bell::of(Arc::clone(neighbours.own()));
         let wait = self.wait_settings(infos, &paths);
-        agree::say_how_long_messages_go(&mut paths, not_directly.as_deref());
+        agree::say_how_long_messages_go(&mut paths, self.me, not_directly.as_deref());
         for (peer, path) in paths.iter().enumerate() {
             tracing::debug!(rank = self.me.0, peer, %path, "path");
         }
@@ -189,6 +206,10 @@ impl Fabric {
             return Ok(Networking { used: false, memory, lends: true });
         }
         let lends = connected.network(settings, me)?.takes_any_memory() && !settings.wraps_edges();
+        if lends {
+            let reasons = connected.paths.iter_mut().filter(|path| is_net(path)).map(|path| &mut path.reason);
+            reasons.for_each(|reason| *reason += "; long messages are sent from user memory");
+        }
         Ok(Networking { used: true, memory, lends })
     }
 

@@ -39,6 +39,7 @@ pub mod waiting;
 pub use copy::Message;
 pub(crate) use edge::Lends;
 pub use edge::{EdgeKey, ReceiveEdge, SendEdge, Slot};
+pub(crate) use fabric::Networking;
 pub use fabric::{EdgeIndex, Fabric};
 pub use fault::{FaultKind, FaultRule};
 pub(crate) use net::LONGEST_LENT_BYTES;

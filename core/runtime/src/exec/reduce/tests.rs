@@ -204,57 +204,6 @@ fn copies_reach_every_output_and_nothing_else() {
     }
 }
 
-#[test]
-#[ignore = "prints throughput; run in release"]
-fn measure() {
-    for level in Level::available() {
-        for dtype in Dtype::ALL {
-            let mut line = format!("{level:?} {dtype:9}");
-            for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Max, ReduceOp::Average] {
-                let reduction = Reduction::at(level, dtype, op, 3, 1.0);
-                let finish = Finish::NONE.completing();
-                let gb_per_s = 65536.0 / nanoseconds(&reduction, 2, 65536 / dtype.size_bytes(), finish);
-                line += &format!("  {op} {gb_per_s:5.1}");
-            }
-            for count in [1, 2, 15, 63] {
-                let reduction = Reduction::at(level, dtype, ReduceOp::Sum, 3, 1.0);
-                line += &format!("  {count}: {:.1} ns", nanoseconds(&reduction, 2, count, Finish::NONE));
-            }
-            println!("{line}");
-        }
-    }
-    let reduction = Reduction::new(Dtype::F32, ReduceOp::Sum, 3, 1.0);
-    for inputs in 1..=4 {
-        let gb_per_s = 65536.0 / nanoseconds(&reduction, inputs, 16384, Finish::NONE);
-        let small = nanoseconds(&reduction, inputs, 2, Finish::NONE);
-        println!("float sum of {inputs} inputs: {gb_per_s:.1} GB/s of output, 2 elements {small:.1} ns");
-    }
-    let start = std::time::Instant::now();
-    for _ in 0..100_000 {
-        std::hint::black_box(Reduction::new(Dtype::F32, std::hint::black_box(ReduceOp::Sum), 3, 1.0));
-    }
-    println!("new: {:.1} ns", start.elapsed().as_nanos() as f64 / 1e5);
-}
-
-/// Time of one fold, the best of several rounds.
-fn nanoseconds(reduction: &Reduction, inputs: usize, count: usize, finish: Finish) -> f64 {
-    let data = vec![vec![1u8; 65536 + 64]; inputs];
-    let mut out = vec![0u8; 65536 + 64];
-    let inputs: Vec<_> = data.iter().map(|d| d.as_ptr()).collect();
-    let rounds = if count < 100 { 20_000 } else { 50 };
-    let mut best = f64::MAX;
-    for _ in 0..10 {
-        let start = std::time::Instant::now();
-        for _ in 0..rounds {
-            let (inputs, outputs) = (std::hint::black_box(&inputs[..]), [out.as_mut_ptr()]);
-            // SAFETY: all hold 64 KiB, and `out` is apart.
-            unsafe { reduction.fold(inputs, &outputs, std::hint::black_box(count), finish) };
-        }
-        best = best.min(start.elapsed().as_nanos() as f64 / f64::from(rounds));
-    }
-    best
-}
-
 /// Bytes at a misaligned address with guards around.
 struct Buffer {
     bytes: Vec<u8>,
