@@ -133,5 +133,5 @@ impl Default for TransportSettings {
     }
 }
 
-const MOST_SLOT_BYTES: usize = 1 << 30;
+const MOST_SLOT_BYTES: usize = (1 << 28) - 1;
 const MOST_SLOTS: usize = 1 << 16;

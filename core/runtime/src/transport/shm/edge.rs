@@ -1,7 +1,8 @@
 //! The two ends of an edge in shared memory.
 //!
-//! A payload lies in the slot's line if it is short, in the slot, or, if it is *lent*, where the
-//! producer's user keeps it: the line then says where, and the consumer reads it from there. What is
+//! A payload lies in the message's line if it is very short, beside it if it is short, in a slot, or,
+//! if it is *lent*, where the producer's user keeps it: the line then says where, and the consumer
+//! reads it from there. What is
 //! lent is the producer's again when the slot is released, or when it withdraws everything because
 //! the communicator failed; a consumer that was reading meanwhile learns of it and fails as well.
 
@@ -12,22 +13,22 @@ use std::sync::atomic::Ordering;
 use ccl_plan::Channel;
 
 use super::layout::{EdgePlace, HeadLine, Region, SlotLine};
-use super::ring::{Consumer, Producer};
+use super::ring::{Consumer, Producer, Uses};
 use crate::error::{Error, Result};
 use crate::memory::PeerMemory;
 use crate::transport::Slot;
 
-/// Payloads up to this many bytes travel in the slot's line, beside the flag.
+/// Payloads up to this many bytes travel in the message's line, beside the flag.
 pub(crate) const INLINE_BYTES: usize = 48;
 
 /// The producer's end; the edge lies in the receiver's region.
 #[derive(Debug)]
 pub(crate) struct MemorySend {
     producer: Producer,
+    slots: Uses,
     place: Place,
     /// Bytes acquired; negative when nothing is.
     acquired: isize,
-    in_line: bool,
     receiver: Arc<Region>,
 }
 
@@ -41,8 +42,10 @@ pub(crate) struct MemoryReceive {
     sender: Arc<Region>,
     /// The sender's other memory, if it may be read.
     lender: Option<PeerMemory>,
-    /// Whether the slot last peeked was lent.
-    borrowed: bool,
+    /// The slot that the next long payload is in.
+    slot: usize,
+    /// Of the message last peeked.
+    marks: u32,
 }
 
 impl MemorySend {
@@ -50,22 +53,26 @@ impl MemorySend {
     /// each edge in the region's life.
     pub(crate) fn new(receiver: Arc<Region>, source: usize, channel: Channel, tag: u8) -> Result<MemorySend> {
         let place = Place::find(&receiver, source, channel, tag)?;
-        let producer = Producer::new(receiver.layout().slots);
-        Ok(MemorySend { producer, place, acquired: NOTHING, in_line: false, receiver })
+        let slots = receiver.layout().slots;
+        let producer = Producer::new(place.lines_count, slots);
+        Ok(MemorySend { producer, slots: Uses::new(slots), place, acquired: NOTHING, receiver })
     }
 
     /// See [`crate::transport::SendEdge::acquire`].
     #[inline]
     pub(crate) fn acquire(&mut self, bytes: usize) -> Result<Option<NonNull<u8>>> {
-        if bytes > self.place.capacity_bytes {
-            return Err(too_long(bytes, self.place.capacity_bytes));
+        if bytes > self.place.slot_bytes {
+            return Err(too_long(bytes, self.place.slot_bytes));
         }
         // SAFETY: the head line lies in `receiver`'s mapping and is only used as an atomic.
         let head = unsafe { self.place.head.as_ref() };
-        let Some(slot) = self.producer.free(&head.head) else { return Ok(None) };
+        let free = self.producer.free(&head.head)
+            && (bytes <= self.place.short_bytes || self.producer.free_of(&self.slots, &head.head));
+        if !free {
+            return Ok(None);
+        }
         self.acquired = bytes.cast_signed();
-        self.in_line = bytes <= INLINE_BYTES;
-        Ok(Some(if self.in_line { self.place.in_line(slot) } else { self.place.payload(slot) }))
+        Ok(Some(self.place.payload(bytes, self.producer.line(), self.slots.at())))
     }
 
     /// See [`crate::transport::SendEdge::post`].
@@ -74,14 +81,30 @@ impl MemorySend {
         if bytes.cast_signed() > self.acquired {
             return Err(not_acquired(bytes, self.acquired));
         }
-        self.acquired = NOTHING;
-        let line = self.place.line(self.producer.slot());
+        let acquired = std::mem::replace(&mut self.acquired, NOTHING) as usize;
+        let kind = if acquired <= INLINE_BYTES {
+            IN_LINE
+        } else if acquired <= self.place.short_bytes {
+            SHORT
+        } else {
+            self.slots.take(self.producer.next());
+            0
+        };
+        self.publish(bytes as u32 | kind, tag);
+        Ok(())
+    }
+
+    #[inline]
+    fn publish(&mut self, marks: u32, tag: u32) {
+        // SAFETY: the head line lies in `receiver`'s mapping and is only used as an atomic.
+        let head = unsafe { self.place.head.as_ref() };
+        let turns = self.producer.turns(&head.head);
+        let line = self.place.line(self.producer.line());
         // Relaxed: published by the release store of the sequence word.
         line.tag.store(tag, Ordering::Relaxed);
-        line.bytes.store(bytes as u32 | (u32::from(self.in_line) * IN_LINE), Ordering::Relaxed);
-        self.producer.publish(&line.sequence);
+        line.marks.store(marks | if turns { TURNS } else { 0 }, Ordering::Relaxed);
+        self.producer.publish(&line.sequence, turns);
         self.receiver.bell().ring_if_awaited();
-        Ok(())
     }
 
     /// See [`crate::transport::SendEdge::lend`].
@@ -90,16 +113,11 @@ impl MemorySend {
             return Err(not_acquired(bytes, self.acquired));
         }
         self.acquired = NOTHING;
-        let slot = self.producer.slot();
-        let line = self.place.line(slot);
-        let words: NonNull<[u64; 2]> = self.place.in_line(slot).cast();
+        let words: NonNull<[u64; 2]> = self.place.in_line(self.producer.line()).cast();
         // SAFETY: the line's payload is longer than two words, on an 8-byte boundary, and the
-        // producer's until it publishes the slot.
+        // producer's until it publishes the line.
         unsafe { words.write([address.addr() as u64, bytes as u64]) };
-        line.tag.store(tag, Ordering::Relaxed);
-        line.bytes.store(LENT, Ordering::Relaxed);
-        self.producer.publish(&line.sequence);
-        self.receiver.bell().ring_if_awaited();
+        self.publish(LENT, tag);
         Ok(())
     }
 
@@ -122,39 +140,40 @@ impl MemoryReceive {
         tag: u8,
     ) -> Result<MemoryReceive> {
         let place = Place::find(&own, source, channel, tag)?;
-        let consumer = Consumer::new(own.layout().slots);
-        Ok(MemoryReceive { consumer, place, _own: own, sender, lender, borrowed: false })
+        let consumer = Consumer::new(place.lines_count);
+        Ok(MemoryReceive { consumer, place, _own: own, sender, lender, slot: 0, marks: 0 })
     }
 
     /// See [`crate::transport::ReceiveEdge::peek`].
     #[inline]
     pub(crate) fn peek(&mut self) -> Result<Option<Slot>> {
-        let slot = self.consumer.slot();
-        let line = self.place.line(slot);
+        let index = self.consumer.line();
+        let line = self.place.line(index);
         if !self.consumer.ready(&line.sequence) {
             return Ok(None);
         }
         // Relaxed: ordered by the acquire load of the sequence word.
-        let (marked, tag) = (line.bytes.load(Ordering::Relaxed), line.tag.load(Ordering::Relaxed));
-        if marked == LENT {
-            return self.borrow(slot, tag).map(Some);
+        let (marks, tag) = (line.marks.load(Ordering::Relaxed), line.tag.load(Ordering::Relaxed));
+        self.marks = marks;
+        let bytes = (marks & BYTES) as usize;
+        let (data, most) = match marks & (IN_LINE | SHORT | LENT) {
+            IN_LINE => (self.place.in_line(index), INLINE_BYTES),
+            SHORT => (self.place.short(index), self.place.short_bytes),
+            0 => (self.place.slot(self.slot), self.place.slot_bytes),
+            _ => return self.borrow(index, tag).map(Some),
+        };
+        if bytes > most {
+            return Err(overwritten(bytes, most));
         }
-        let bytes = (marked & !IN_LINE) as usize;
-        let in_line = marked & IN_LINE != 0;
-        if bytes > if in_line { INLINE_BYTES } else { self.place.capacity_bytes } {
-            return Err(overwritten(bytes, self.place.capacity_bytes));
-        }
-        let data = if in_line { self.place.in_line(slot) } else { self.place.payload(slot) };
         Ok(Some(Slot { data, bytes, tag, lent: false }))
     }
 
     #[cold]
-    fn borrow(&mut self, slot: usize, tag: u32) -> Result<Slot> {
-        let words: NonNull<[u64; 2]> = self.place.in_line(slot).cast();
+    fn borrow(&mut self, line: usize, tag: u32) -> Result<Slot> {
+        let words: NonNull<[u64; 2]> = self.place.in_line(line).cast();
         // SAFETY: the line's payload is longer than two words, on an 8-byte boundary, and the
-        // consumer's until it releases the slot.
+        // consumer's until it releases the line.
         let [address, bytes] = unsafe { words.read() };
-        self.borrowed = true;
         let data = NonNull::new(std::ptr::without_provenance_mut(address as usize));
         let data = data.ok_or_else(|| Error::bug("a slot is lent at the null address"))?;
         Ok(Slot { data, bytes: bytes as usize, tag, lent: true })
@@ -172,12 +191,17 @@ impl MemoryReceive {
     /// See [`crate::transport::ReceiveEdge::release`].
     #[inline]
     pub(crate) fn release(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.borrowed) && self.sender.withdrawn() {
-            return Err(withdrawn());
+        let marks = std::mem::take(&mut self.marks);
+        if marks & (IN_LINE | SHORT) == 0 {
+            if marks & LENT == 0 {
+                self.slot = if self.slot + 1 == self.place.slots_count { 0 } else { self.slot + 1 };
+            } else if self.sender.withdrawn() {
+                return Err(withdrawn());
+            }
         }
         // SAFETY: the head line lies in `own`'s mapping and is only used as an atomic.
         let head = unsafe { self.place.head.as_ref() };
-        self.consumer.release(&head.head);
+        self.consumer.release(&head.head, marks & TURNS != 0);
         self.sender.bell().ring_if_awaited();
         Ok(())
     }
@@ -188,44 +212,76 @@ impl MemoryReceive {
 struct Place {
     head: NonNull<HeadLine>,
     lines: NonNull<SlotLine>,
+    lines_count: usize,
+    /// The first line's short payload.
     payload: NonNull<u8>,
-    stride: usize,
-    slots: usize,
-    capacity_bytes: usize,
+    short_bytes: usize,
+    short_stride: usize,
+    slots: NonNull<u8>,
+    slots_count: usize,
+    slot_bytes: usize,
+    slot_stride: usize,
 }
 
 impl Place {
     fn find(region: &Region, source: usize, channel: Channel, tag: u8) -> Result<Place> {
         let layout = region.layout();
-        let EdgePlace { head, lines, payload, stride } =
+        let EdgePlace { head, lines, payload, slots } =
             region.edge(source, channel, tag).ok_or_else(|| {
                 Error::bug(format!("edge {source}/{channel}/{tag} lies outside the layout {layout:?}"))
             })?;
-        let (slots, capacity_bytes) = (layout.slots, layout.slot_bytes);
-        Ok(Place { head, lines, payload, stride, slots, capacity_bytes })
+        Ok(Place {
+            head,
+            lines,
+            lines_count: layout.lines(),
+            payload,
+            short_bytes: layout.short_bytes(),
+            short_stride: layout.short_stride(),
+            slots,
+            slots_count: layout.slots,
+            slot_bytes: layout.slot_bytes,
+            slot_stride: layout.stride(),
+        })
     }
 
     #[inline]
-    fn line(&self, slot: usize) -> &SlotLine {
-        debug_assert!(slot < self.slots);
-        // SAFETY: the layout has `slots` lines here and cursors stay below `slots`; everything in a
+    fn line(&self, index: usize) -> &SlotLine {
+        debug_assert!(index < self.lines_count);
+        // SAFETY: the layout has `lines_count` lines here and cursors stay below it; everything in a
         // line is an atomic or in a cell.
-        unsafe { self.lines.add(slot).as_ref() }
+        unsafe { self.lines.add(index).as_ref() }
+    }
+
+    /// Where a payload of `bytes` bytes goes whose message has line `line`.
+    #[inline]
+    fn payload(&self, bytes: usize, line: usize, slot: usize) -> NonNull<u8> {
+        match bytes {
+            0..=INLINE_BYTES => self.in_line(line),
+            _ if bytes <= self.short_bytes => self.short(line),
+            _ => self.slot(slot),
+        }
     }
 
     #[inline]
-    fn in_line(&self, slot: usize) -> NonNull<u8> {
-        debug_assert!(slot < self.slots);
-        // SAFETY: the layout has `slots` lines here and cursors stay below `slots`; the payload is
-        // a field of the line.
-        unsafe { self.lines.add(slot).cast::<u8>().add(std::mem::offset_of!(SlotLine, payload)) }
+    fn in_line(&self, index: usize) -> NonNull<u8> {
+        debug_assert!(index < self.lines_count);
+        // SAFETY: the layout has `lines_count` lines here and cursors stay below it; the payload is a
+        // field of the line.
+        unsafe { self.lines.add(index).cast::<u8>().add(std::mem::offset_of!(SlotLine, payload)) }
     }
 
     #[inline]
-    fn payload(&self, slot: usize) -> NonNull<u8> {
-        debug_assert!(slot < self.slots);
-        // SAFETY: the layout has `slots` payloads of `stride` bytes here.
-        unsafe { self.payload.add(slot * self.stride) }
+    fn short(&self, line: usize) -> NonNull<u8> {
+        debug_assert!(line < self.lines_count);
+        // SAFETY: the layout has a short payload for each of `lines_count` lines here.
+        unsafe { self.payload.add(line * self.short_stride) }
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> NonNull<u8> {
+        debug_assert!(index < self.slots_count);
+        // SAFETY: the layout has `slots_count` slots of `slot_stride` bytes here.
+        unsafe { self.slots.add(index * self.slot_stride) }
     }
 }
 
@@ -266,14 +322,25 @@ fn withdrawn() -> Error {
     Error::new(crate::Fault::Network, "the peer gave up while its buffer was read", "look for its own error")
 }
 
-/// Marks a payload that is in the slot's line.
-pub(super) const IN_LINE: u32 = 1 << 31;
-/// Marks a payload that is lent.
-pub(super) const LENT: u32 = u32::MAX;
+/// A line's marks: where the payload is; none of these: in the next slot.
+const IN_LINE: u32 = 1 << 31;
+/// Beside the line.
+const SHORT: u32 = 1 << 30;
+/// In the producer's memory.
+const LENT: u32 = 1 << 29;
+/// The next message is in line 0.
+const TURNS: u32 = 1 << 28;
+/// The payload's bytes, unless lent.
+const BYTES: u32 = TURNS - 1;
 const NOTHING: isize = -1;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::super::layout::Layout;
     use super::*;
 
     /// An edge from a region to another of the same process.
@@ -321,5 +388,55 @@ mod tests {
         from.withdraw();
         let error = receive.release().unwrap_err();
         assert!(error.cause().contains("gave up while its buffer was read"), "{error}");
+    }
+
+    /// Fills `bytes` bytes with what message `message` carries.
+    fn carried(message: usize, bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|at| (at * 31 + message * 7) as u8).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Messages of all lengths arrive whole and in order, however far behind the consumer is, and
+        /// as many of the longest as there are slots are under way.
+        #[test]
+        fn messages_of_all_lengths_keep_their_order(
+            lengths in prop::collection::vec(prop_oneof![0..=INLINE_BYTES, 49..=4096usize, 4097..=9000usize], 1..300),
+            pauses in any::<u64>(),
+        ) {
+            let layout = Layout { locals: 2, channels: 1, tags: 1, slots: 3, slot_bytes: 9000 };
+            let region = Arc::new(Region::of_layout(layout));
+            let mut send = MemorySend::new(Arc::clone(&region), 0, Channel(0), 0).unwrap();
+            let sender = (Arc::clone(&region), None);
+            let mut receive = MemoryReceive::new(region, sender, 0, Channel(0), 0).unwrap();
+            let mut under_way = VecDeque::new();
+            for (message, bytes) in lengths.into_iter().enumerate() {
+                let eager = pauses >> (message % 64) & 1 == 1;
+                loop {
+                    let acquired = send.acquire(bytes).unwrap();
+                    if let Some(payload) = acquired {
+                        // SAFETY: the slot was acquired for as many bytes.
+                        unsafe { payload.copy_from_nonoverlapping(NonNull::from(&carried(message, bytes)[..]).cast(), bytes) };
+                        send.post(bytes, message as u32).unwrap();
+                        under_way.push_back((message, bytes));
+                    }
+                    prop_assert!(acquired.is_some() || under_way.len() >= 3, "{under_way:?}");
+                    if acquired.is_some() && !(eager && under_way.len() > 2) {
+                        break;
+                    }
+                    let (oldest, bytes) = under_way.pop_front().unwrap();
+                    let slot = receive.peek().unwrap().unwrap();
+                    prop_assert_eq!((slot.bytes, slot.tag), (bytes, oldest as u32));
+                    // SAFETY: the slot is the consumer's until it releases it.
+                    let found = unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), bytes) };
+                    prop_assert_eq!(found, &carried(oldest, bytes)[..]);
+                    receive.release().unwrap();
+                    if acquired.is_some() {
+                        break;
+                    }
+                }
+            }
+        }
     }
 }

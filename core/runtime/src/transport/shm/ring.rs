@@ -1,8 +1,13 @@
-//! The protocol of one edge: who may touch a slot, and when.
+//! The protocol of one edge: who may touch a line, and when.
 //!
-//! The producer fills slot `k mod slots` with message k (counted from 0) and stores k+1 in the slot's
-//! sequence word; the consumer, having read message k, stores k+1 in the edge's head word. A slot
-//! is the producer's until its sequence word says k+1, the consumer's until the head says k+1.
+//! The producer fills a line with message k (counted from 0) and stores k+1 in the line's sequence
+//! word; the consumer, having read message k, stores k+1 in the edge's head word. A line, and the
+//! payload it speaks of, is the producer's until its sequence word says k+1, the consumer's until the
+//! head says k+1.
+//!
+//! Message 0 is in line 0. Message k+1 is in the line after message k's, or in line 0 if message k says
+//! so: the last line must, and others may. A producer whose consumer keeps up goes round a few lines,
+//! which stay in the nearest cache; one that is far ahead uses them all.
 //!
 //! Generic over the shared words so that the tests explore every interleaving with loom's.
 
@@ -19,10 +24,22 @@ pub(super) trait Word {
 pub(super) struct Producer {
     /// The message to fill next.
     next: u64,
-    /// Messages below this one have a free slot; a cache of head + slots.
-    limit: u64,
-    slot: usize,
-    slots: usize,
+    /// Messages below this one are known to be released; a cache of head.
+    released: u64,
+    lines: Uses,
+    /// Lines of the shortest round.
+    round: usize,
+    /// Ends of short rounds to pass by, since the consumer was too far behind of late.
+    behind: u32,
+}
+
+/// Cells that messages use in turn.
+#[derive(Debug)]
+pub(super) struct Uses {
+    /// The cell to use next.
+    at: usize,
+    /// One more than the message that last used each cell.
+    last: Box<[u64]>,
 }
 
 /// The consumer's private view of an edge.
@@ -30,76 +47,140 @@ pub(super) struct Producer {
 pub(super) struct Consumer {
     /// The message to read next.
     next: u64,
-    slot: usize,
-    slots: usize,
+    line: usize,
+    lines: usize,
 }
 
 impl Producer {
-    pub(super) fn new(slots: usize) -> Producer {
-        Producer { next: 0, limit: slots as u64, slot: 0, slots }
+    /// Over `lines` lines, of which at least `round` are used.
+    pub(super) fn new(lines: usize, round: usize) -> Producer {
+        Producer { next: 0, released: 0, lines: Uses::new(lines), round, behind: 0 }
     }
 
-    /// The slot to fill next, if it is free.
+    /// Whether the line to fill next is free.
     #[inline]
-    pub(super) fn free(&mut self, head: &impl Word) -> Option<usize> {
-        if self.next == self.limit {
-            // Acquire pairs with the consumer's store of head in `Consumer::release`: its reads of
-            // the slot happen before our writes.
-            self.limit = head.load(Ordering::Acquire).wrapping_add(self.slots as u64);
-            if self.next == self.limit {
-                return None;
+    pub(super) fn free(&mut self, head: &impl Word) -> bool {
+        self.lines.free(self.released) || {
+            self.look(head);
+            let free = self.lines.free(self.released);
+            if !free {
+                self.behind = LONG_ROUNDS;
             }
+            free
         }
-        Some(self.slot)
     }
 
-    /// Publishes the slot that `free` named.
+    /// Whether the cell that `cells` gives out next is free.
     #[inline]
-    pub(super) fn publish(&mut self, sequence: &impl Word) {
+    pub(super) fn free_of(&mut self, cells: &Uses, head: &impl Word) -> bool {
+        cells.free(self.released) || {
+            self.look(head);
+            cells.free(self.released)
+        }
+    }
+
+    /// Whether the message after the one about to be published goes to line 0; the line has to say so.
+    #[inline]
+    pub(super) fn turns(&mut self, head: &impl Word) -> bool {
+        let after = self.lines.at + 1;
+        if after == self.lines.last.len() {
+            return true;
+        }
+        if !after.is_multiple_of(self.round) {
+            return false;
+        }
+        if self.behind > 0 {
+            self.behind -= 1;
+            return false;
+        }
+        self.look(head);
+        self.next - self.released <= self.round as u64 / 2
+    }
+
+    /// Publishes the line that is filled; `turns` as [`Producer::turns`] said.
+    #[inline]
+    pub(super) fn publish(&mut self, sequence: &impl Word, turns: bool) {
         self.next += 1;
+        self.lines.last[self.lines.at] = self.next;
+        self.lines.at = if turns { 0 } else { self.lines.at + 1 };
         // Release pairs with the load in `Consumer::ready`: payload and tag are written before.
         sequence.store(self.next, Ordering::Release);
-        self.slot = following(self.slot, self.slots);
     }
 
-    /// Whether the consumer has given back every slot published so far.
+    /// The message to fill next.
+    #[inline]
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The line to fill next.
+    #[inline]
+    pub(super) fn line(&self) -> usize {
+        self.lines.at
+    }
+
+    /// Whether the consumer has given back every line published so far.
     pub(super) fn all_released(&self, head: &impl Word) -> bool {
         // Acquire pairs with the store in `Consumer::release`: its reads happen before what we do next.
         head.load(Ordering::Acquire) == self.next
     }
 
-    /// The slot that `free` last named.
+    fn look(&mut self, head: &impl Word) {
+        // Acquire pairs with the consumer's store of head in `Consumer::release`: its reads of the
+        // line and of its payload happen before our writes.
+        self.released = head.load(Ordering::Acquire);
+    }
+}
+
+impl Uses {
+    /// Of `cells` cells.
+    pub(super) fn new(cells: usize) -> Uses {
+        Uses { at: 0, last: vec![0; cells].into() }
+    }
+
+    /// The cell to use next.
     #[inline]
-    pub(super) fn slot(&self) -> usize {
-        self.slot
+    pub(super) fn at(&self) -> usize {
+        self.at
+    }
+
+    /// Message `message` uses the cell; the next one uses the cell after it.
+    pub(super) fn take(&mut self, message: u64) {
+        self.last[self.at] = message + 1;
+        self.at = following(self.at, self.last.len());
+    }
+
+    #[inline]
+    fn free(&self, released: u64) -> bool {
+        self.last[self.at] <= released
     }
 }
 
 impl Consumer {
-    pub(super) fn new(slots: usize) -> Consumer {
-        Consumer { next: 0, slot: 0, slots }
+    pub(super) fn new(lines: usize) -> Consumer {
+        Consumer { next: 0, line: 0, lines }
     }
 
-    /// The slot to read next.
+    /// The line to read next.
     #[inline]
-    pub(super) fn slot(&self) -> usize {
-        self.slot
+    pub(super) fn line(&self) -> usize {
+        self.line
     }
 
-    /// Whether the slot to read next is filled.
+    /// Whether the line to read next is filled.
     #[inline]
     pub(super) fn ready(&self, sequence: &impl Word) -> bool {
         // Acquire pairs with the store in `Producer::publish`: payload and tag are visible after.
         sequence.load(Ordering::Acquire) == self.next + 1
     }
 
-    /// Gives the slot back.
+    /// Gives the line back, which said whether the next message is in line 0.
     #[inline]
-    pub(super) fn release(&mut self, head: &impl Word) {
+    pub(super) fn release(&mut self, head: &impl Word, turns: bool) {
         self.next += 1;
-        // Release pairs with the load in `Producer::free`: we no longer read the slot.
+        // Release pairs with the load in `Producer::look`: we no longer read the line or its payload.
         head.store(self.next, Ordering::Release);
-        self.slot = following(self.slot, self.slots);
+        self.line = if turns { 0 } else { following(self.line, self.lines) };
     }
 }
 
@@ -115,9 +196,12 @@ impl Word for AtomicU64 {
     }
 }
 
+/// Ends of short rounds that are passed by after a wait.
+const LONG_ROUNDS: u32 = 16;
+
 #[inline]
-fn following(slot: usize, slots: usize) -> usize {
-    if slot + 1 == slots { 0 } else { slot + 1 }
+fn following(cell: usize, cells: usize) -> usize {
+    if cell + 1 == cells { 0 } else { cell + 1 }
 }
 
 #[cfg(test)]
@@ -140,51 +224,85 @@ mod tests {
 
     struct Edge {
         head: AtomicU64,
-        slots: Vec<(AtomicU64, UnsafeCell<u64>)>,
+        /// A sequence word, and what it publishes: a payload, and whether the next is in line 0.
+        lines: Vec<(AtomicU64, UnsafeCell<(u64, bool)>)>,
     }
 
     /// Every interleaving of one producer and one consumer: loom fails on a data race, the
     /// assertion on a lost, repeated or stale message.
-    fn explore(slots: usize, messages: u64) {
+    fn explore(lines: usize, round: usize, messages: u64) {
         loom::model(move || {
-            let slot = |_| (AtomicU64::new(0), UnsafeCell::new(0));
-            let edge = Arc::new(Edge { head: AtomicU64::new(0), slots: (0..slots).map(slot).collect() });
+            let line = |_| (AtomicU64::new(0), UnsafeCell::new((0, false)));
+            let edge = Arc::new(Edge { head: AtomicU64::new(0), lines: (0..lines).map(line).collect() });
             let shared = Arc::clone(&edge);
             let producer = loom::thread::spawn(move || {
-                let mut producer = Producer::new(slots);
+                let mut producer = Producer::new(lines, round);
                 for message in 0..messages {
-                    let slot = loop {
-                        match producer.free(&shared.head) {
-                            Some(slot) => break slot,
-                            None => loom::thread::yield_now(),
-                        }
-                    };
-                    // SAFETY: `free` says the slot is the producer's; loom checks it.
-                    shared.slots[slot].1.with_mut(|payload| unsafe { *payload = 100 + message });
-                    producer.publish(&shared.slots[slot].0);
+                    while !producer.free(&shared.head) {
+                        loom::thread::yield_now();
+                    }
+                    let line = &shared.lines[producer.line()];
+                    let turns = producer.turns(&shared.head);
+                    // SAFETY: `free` says the line is the producer's; loom checks it.
+                    line.1.with_mut(|payload| unsafe { *payload = (100 + message, turns) });
+                    producer.publish(&line.0, turns);
                 }
             });
-            let mut consumer = Consumer::new(slots);
+            let mut consumer = Consumer::new(lines);
             for message in 0..messages {
-                while !consumer.ready(&edge.slots[consumer.slot()].0) {
+                let line = &edge.lines[consumer.line()];
+                while !consumer.ready(&line.0) {
                     loom::thread::yield_now();
                 }
-                // SAFETY: `ready` says the slot is the consumer's; loom checks it.
-                let found = edge.slots[consumer.slot()].1.with(|payload| unsafe { *payload });
+                // SAFETY: `ready` says the line is the consumer's; loom checks it.
+                let (found, turns) = line.1.with(|payload| unsafe { *payload });
                 assert_eq!(found, 100 + message);
-                consumer.release(&edge.head);
+                consumer.release(&edge.head, turns);
             }
             producer.join().unwrap();
         });
     }
 
     #[test]
-    fn one_slot_has_one_owner_in_every_interleaving() {
-        explore(1, 3);
+    fn one_line_has_one_owner_in_every_interleaving() {
+        explore(1, 1, 3);
     }
 
     #[test]
-    fn two_slots_have_one_owner_each_in_every_interleaving() {
-        explore(2, 3);
+    fn two_lines_have_one_owner_each_in_every_interleaving() {
+        explore(2, 2, 3);
+    }
+
+    #[test]
+    fn rounds_of_any_length_keep_their_order_in_every_interleaving() {
+        explore(3, 1, 3);
+        explore(3, 2, 4);
+    }
+
+    #[test]
+    fn a_producer_goes_round_few_lines_or_uses_all() {
+        let head = std::sync::atomic::AtomicU64::new(0);
+        let sequence = std::sync::atomic::AtomicU64::new(0);
+        let mut producer = Producer::new(8, 2);
+        let mut used = Vec::new();
+        let mut fill = |producer: &mut Producer| {
+            used.push(producer.line());
+            let turns = producer.turns(&head);
+            producer.publish(&sequence, turns);
+        };
+        for message in 0..4 {
+            assert!(producer.free(&head));
+            fill(&mut producer);
+            head.store(message + 1, Ordering::Release);
+        }
+        // The consumer stops, is waited for, and stops again.
+        while producer.free(&head) {
+            fill(&mut producer);
+        }
+        head.store(6, Ordering::Release);
+        while producer.free(&head) {
+            fill(&mut producer);
+        }
+        assert_eq!(used, [0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 4, 5, 6, 7]);
     }
 }
