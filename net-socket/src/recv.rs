@@ -29,6 +29,8 @@ pub struct SocketRecv {
     /// Receives without a message, oldest first.
     unmatched: VecDeque<usize>,
     stripe_min_bytes: u64,
+    /// Messages until acknowledgements are put off again.
+    until_delay: u32,
     peer: SocketAddr,
     failed: Option<Error>,
     aborted: Arc<AtomicBool>,
@@ -81,6 +83,7 @@ impl SocketRecv {
             slots: Slots::new(),
             unmatched: VecDeque::with_capacity(SLOTS),
             stripe_min_bytes,
+            until_delay: 0,
             peer,
             failed: None,
             aborted,
@@ -329,6 +332,11 @@ impl RecvComm for SocketRecv {
             *size = self.slots.at(sequence).bytes as u64;
             self.slots.free(sequence);
         }
+        if self.until_delay == 0 {
+            self.lanes[0].stream.delay_acks();
+            self.until_delay = MESSAGES_PER_DELAY;
+        }
+        self.until_delay -= 1;
         Ok(true)
     }
 }
@@ -346,6 +354,10 @@ const TAIL_BYTES: usize = 4 << 10;
 /// Payload read together with the header of a message that may be large.
 const LARGE_HEAD_BYTES: usize = 512;
 const STAGING_BYTES: usize = 64 << 10;
+/// Messages between two requests to put acknowledgements off. On loopback an answered message of 8
+/// bytes takes 6.0 µs one way without such requests, 4.9 with one for each 8 to 64 messages, and 5.3 with
+/// one for each.
+const MESSAGES_PER_DELAY: u32 = 32;
 /// Shares read in one system call.
 const MAX_PIECES: usize = 16;
 

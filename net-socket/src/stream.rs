@@ -74,6 +74,13 @@ impl Stream {
         not_yet(self.0.send_with_flags(from, libc::MSG_NOSIGNAL))
     }
 
+    /// Lets acknowledgements wait for company: without this the kernel sends one for every short
+    /// message as soon as it is read, since nothing travels the other way on this socket. The kernel
+    /// forgets it after each pause of some 40 ms. A refusal costs speed only.
+    pub(crate) fn delay_acks(&self) {
+        let _ = self.0.set_tcp_quickack(false);
+    }
+
     /// Reads into several pieces with one call, as [`Stream::read`] does.
     ///
     /// # Safety
