@@ -160,6 +160,79 @@ impl Builder {
         Index::Expr(intern(&mut self.program.exprs, expr))
     }
 
+    /// A term as it stands, not modulo n.
+    pub fn plain(&mut self, term: impl Into<Term>) -> Index {
+        let Term { constant, rank, root, n, vars } = term.into();
+        self.expr(Expr::Affine { constant, rank, root, n, vars, modulo: Modulo::None })
+    }
+
+    /// The lowest set bit.
+    pub fn low_bit(&mut self, of: impl Into<Index>) -> Index {
+        self.unary(of, Expr::LowBit)
+    }
+
+    /// The remainder by n, never negative.
+    pub fn mod_n(&mut self, of: impl Into<Index>) -> Index {
+        self.unary(of, Expr::ModN)
+    }
+
+    /// A multiple.
+    pub fn times(&mut self, of: impl Into<Index>, factor: i32) -> Index {
+        self.unary(of, |id| Expr::Mul(id, factor))
+    }
+
+    /// The quotient rounded down.
+    pub fn over(&mut self, of: impl Into<Index>, divisor: i32) -> Index {
+        self.unary(of, |id| Expr::Div(id, divisor))
+    }
+
+    /// The remainder, never negative.
+    pub fn modulo(&mut self, of: impl Into<Index>, divisor: i32) -> Index {
+        self.unary(of, |id| Expr::Mod(id, divisor))
+    }
+
+    /// The sum of two.
+    pub fn sum(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        self.binary(left, right, Expr::Add)
+    }
+
+    /// The first less the second.
+    pub fn difference(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        let minus = self.times(right, -1);
+        self.sum(left, minus)
+    }
+
+    /// The smaller of two.
+    pub fn min(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        self.binary(left, right, Expr::Min)
+    }
+
+    /// The larger of two.
+    pub fn max(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        self.binary(left, right, Expr::Max)
+    }
+
+    /// Bitwise exclusive or of two.
+    pub fn xor(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        self.binary(left, right, Expr::Xor)
+    }
+
+    fn unary(&mut self, of: impl Into<Index>, make: impl FnOnce(ExprId) -> Expr) -> Index {
+        let id = expr(&mut self.program, of.into());
+        self.expr(make(id))
+    }
+
+    fn binary(
+        &mut self,
+        left: impl Into<Index>,
+        right: impl Into<Index>,
+        make: impl FnOnce(ExprId, ExprId) -> Expr,
+    ) -> Index {
+        let left = expr(&mut self.program, left.into());
+        let right = expr(&mut self.program, right.into());
+        self.expr(make(left, right))
+    }
+
     /// The program, in [`Program::canonical`] form.
     pub fn finish(self) -> Program {
         self.program.canonical()
