@@ -67,3 +67,16 @@ fn chains_pass_the_vector_on_once() {
     let sent: Vec<u64> = load.iter().map(|(sent, _)| sent.elements).collect();
     assert_eq!(sent, [400, 0, 0, 0, 0]);
 }
+
+#[test]
+fn trees_carry_the_vector_over_each_edge_once() {
+    let load = traffic(Collective::Broadcast, Algorithm::Binomial, 7, 100);
+    let sent: Vec<u64> = load.iter().map(|(sent, _)| sent.elements).collect();
+    assert_eq!(sent, [300, 0, 100, 0, 200, 0, 0]);
+    let load = traffic(Collective::Reduce, Algorithm::Binomial, 7, 100);
+    let received: Vec<u64> = load.iter().map(|(_, received)| received.elements).collect();
+    assert_eq!(received, [300, 0, 100, 0, 200, 0, 0]);
+    for (rank, (sent, _)) in load.iter().enumerate() {
+        assert_eq!(*sent, Load { messages: u64::from(rank > 0), elements: if rank > 0 { 100 } else { 0 } });
+    }
+}

@@ -14,14 +14,13 @@ fn every_plan_holds() {
         verify(plan, Depth::Each).map_err(|witness| witness.to_string())
     });
     println!("{} plans, {} walks, {} steps", report.plans, report.walks, report.steps);
-    assert_eq!(report.plans, u64::from(MAX_RANKS) * 24);
+    assert_eq!(report.plans, u64::from(MAX_RANKS) * PLANS);
     for ((collective, algorithm), finding) in &report.findings {
         let fused = *algorithm == Algorithm::Ring
             && !matches!(collective, Collective::Broadcast | Collective::Reduce)
             || *algorithm == Algorithm::TwoShot;
         assert_eq!(finding.slots, if fused { 2 } else { 1 }, "{collective}.{algorithm}: slots");
-        let moving =
-            *algorithm == Algorithm::Ring && collective.reduces() && *collective != Collective::Reduce;
+        let moving = algorithm.order_moves(*collective);
         assert_eq!(finding.size_independent, !moving, "{collective}.{algorithm}: order of folds");
     }
 }
@@ -31,7 +30,7 @@ fn larger_plans_hold() {
     let large = [33, 47, 63, 64, 65, 96, 127, 128].into_iter().flat_map(|n| plans(n..=n)).collect();
     let report =
         on_all_cores(large, |plan| verify(plan, Depth::Quick).map_err(|witness| witness.to_string()));
-    assert_eq!(report.plans, 8 * 24);
+    assert_eq!(report.plans, 8 * PLANS);
 }
 
 #[test]
@@ -44,6 +43,8 @@ fn nonces_hold_where_sets_end() {
         (Collective::Broadcast, Algorithm::Ring, 5000),
         (Collective::Reduce, Algorithm::Direct, 1000),
         (Collective::Barrier, Algorithm::Dissemination, 1500),
+        (Collective::Broadcast, Algorithm::Binomial, 5000),
+        (Collective::Reduce, Algorithm::Binomial, 4097),
     ] {
         let plan = Plan::new(collective, algorithm, n).unwrap();
         let mut case = cases(&plan, Depth::Quick).remove(0);
@@ -103,5 +104,7 @@ fn on_all_cores(
     total.into_inner().expect("no check panics")
 }
 
+/// Algorithms of all collectives.
+const PLANS: u64 = 26;
 /// Up to here every plan is walked through each axis of cases.
 const MAX_RANKS: u32 = 24;

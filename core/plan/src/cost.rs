@@ -5,7 +5,9 @@
 //! formulas are those of the algorithms' own descriptions, and the [`clock`](crate::machine::clock)
 //! gives the same result for the same plan. They leave out contention: that is the simulator's.
 
-use crate::algo::Algorithm;
+use alloc::vec::Vec;
+
+use crate::algo::{Algorithm, rounds};
 use crate::collective::Collective;
 
 /// What one link class costs.
@@ -121,6 +123,10 @@ pub fn cost(
         }
         // A chain reads what the rank before has just written.
         (Collective::Broadcast, Algorithm::Ring) => Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed },
+        // So does a tree, but siblings read side by side.
+        (Collective::Broadcast, Algorithm::Binomial) => {
+            Cost { moved_bytes: 2.0 * pushed.messages as f64 * bytes as f64, ..pushed }
+        }
         _ => pushed,
     }
 }
@@ -145,7 +151,7 @@ fn pushed(
     let block_passes = cut(bytes.div_ceil(u64::from(n)));
     let passes = cut(bytes);
     let folded = |bytes: f64| if collective.reduces() { bytes } else { 0.0 };
-    let n = u64::from(n);
+    let (ranks, n) = (n, u64::from(n));
     // Folds of few contributions are one Move (see `algo::in_order`).
     let folds = if n <= 4 { 1 } else { n };
     match (collective, algorithm) {
@@ -154,6 +160,7 @@ fn pushed(
             let moved_bytes = (peers - 1 + passes) as f64 * whole / passes as f64;
             Cost { messages: peers, moves: passes, moved_bytes, folded_bytes: folded(moved_bytes) }
         }
+        (_, Algorithm::Binomial) => binomial(collective, ranks, whole / passes as f64, passes),
         (Collective::AllReduce, Algorithm::Ring) => Cost {
             messages: 2 * peers,
             moves: (2 * n - 1) * block_passes,
@@ -177,7 +184,7 @@ fn pushed(
             Cost { messages: 1, moves: (peers + folds) * passes, moved_bytes: all, folded_bytes: all }
         }
         (_, Algorithm::Dissemination) => {
-            let rounds = u64::from(n.next_power_of_two().trailing_zeros());
+            let rounds = u64::from(rounds(ranks));
             Cost { messages: rounds, moves: 2 * rounds, ..Cost::default() }
         }
         (Collective::Broadcast | Collective::Reduce, Algorithm::Direct) => {
@@ -198,6 +205,53 @@ fn pushed(
             folded_bytes: folded(shared),
         },
     }
+}
+
+/// A tree in passes of `chunk` bytes: the first passes all hops, the others follow at the pace of the
+/// busiest rank.
+fn binomial(collective: Collective, n: u32, chunk: f64, passes: u64) -> Cost {
+    let (hops, root_children) = (u64::from(n.ilog2()), u64::from(rounds(n)));
+    let behind = (passes - 1) as f64 * chunk;
+    if collective == Collective::Broadcast {
+        let moves = 1 + root_children.saturating_sub(3).div_ceil(4);
+        let moved_bytes = (root_children * passes) as f64 * chunk;
+        return Cost { messages: hops, moves: moves * passes, moved_bytes, folded_bytes: 0.0 };
+    }
+    let inner_folds = root_children.saturating_sub(1) as f64;
+    Cost {
+        messages: hops,
+        moves: root_children.div_ceil(3) * passes,
+        moved_bytes: hops as f64 * chunk + behind,
+        folded_bytes: binomial_folds(n).1 as f64 * chunk + inner_folds * behind,
+    }
+}
+
+/// Hops and folds on the way of the last contribution to the root of a binomial reduce.
+fn binomial_folds(n: u32) -> (u64, u64) {
+    // Of subtrees of 1, 2, 4, … ranks. A Move folds three children once all of them have arrived.
+    let mut full: Vec<(u64, u64)> = Vec::new();
+    for _ in 0..rounds(n) {
+        full.push(joined(&full));
+    }
+    // Only the last child's subtree may be cut short, and in it again only the last.
+    let rest = |n: u32| n - n.next_power_of_two() / 2;
+    let cut: Vec<u32> = core::iter::successors(Some(n), |n| (*n > 1).then(|| rest(*n))).collect();
+    cut.iter().rev().fold((0, 0), |last, n| {
+        let mut children = full[..rounds(*n) as usize].to_vec();
+        if let Some(child) = children.last_mut() {
+            *child = last;
+        }
+        joined(&children)
+    })
+}
+
+/// When a rank has folded all its children, in hops and folds.
+fn joined(children: &[(u64, u64)]) -> (u64, u64) {
+    children.chunks(3).fold((0, 0), |ready, group| {
+        let arrivals = group.iter().map(|(hops, folds)| (hops + 1, *folds));
+        let (hops, folds) = arrivals.fold(ready, core::cmp::Ord::max);
+        (hops, folds + group.len() as u64)
+    })
 }
 
 #[cfg(test)]
@@ -242,7 +296,7 @@ mod tests {
             chunk_bytes: u64::MAX,
             pulls: false,
         };
-        use Algorithm::{Direct, OneShot, Ring, TwoShot};
+        use Algorithm::{Binomial, Direct, OneShot, Ring, TwoShot};
         use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter};
         let pairs = vec![
             (AllReduce, Ring),
@@ -255,9 +309,11 @@ mod tests {
             (Broadcast, Ring),
             (Reduce, Ring),
             (Broadcast, Direct),
+            (Broadcast, Binomial),
+            (Reduce, Binomial),
         ];
         for (collective, algorithm) in pairs {
-            for n in [2, 3, 5, 8] {
+            for n in [2, 3, 5, 6, 7, 8, 12, 14, 15, 20, 21, 24, 28] {
                 let vector = 840;
                 let count =
                     if collective.input() == crate::Shape::Whole { vector } else { vector / n as usize };

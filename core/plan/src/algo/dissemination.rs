@@ -15,7 +15,7 @@ use crate::program::{Chunks, Program};
 pub(super) fn program(n: u32) -> Program {
     let mut b = Builder::new("dissemination", Collective::Barrier, Chunks::ONE);
     b.lane(|l| {
-        for round in 0..n.next_power_of_two().trailing_zeros() {
+        for round in 0..super::rounds(n) {
             l.signal(to(R + (1 << round)));
             l.wait(from(R - (1 << round)));
         }

@@ -5,6 +5,7 @@
 //! everywhere: n ranks, S bytes per vector, b bytes per block, α, β, γ as in [`crate::cost`].
 
 mod alone;
+mod binomial;
 mod direct;
 mod dissemination;
 mod in_order;
@@ -35,16 +36,19 @@ pub enum Algorithm {
     Direct = 3,
     /// Signals at distances 1, 2, 4 and so on.
     Dissemination = 4,
+    /// A tree in which each rank serves the ranks at distances 1, 2, 4 and so on.
+    Binomial = 5,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Algorithm; 5] = [
+    pub const ALL: [Algorithm; 6] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
         Algorithm::Direct,
         Algorithm::Dissemination,
+        Algorithm::Binomial,
     ];
 
     /// The name used in tables, texts and on the command line.
@@ -55,7 +59,26 @@ impl Algorithm {
             Algorithm::TwoShot => "two_shot",
             Algorithm::Direct => "direct",
             Algorithm::Dissemination => "dissemination",
+            Algorithm::Binomial => "binomial",
         }
+    }
+
+    /// The most peers that a rank has edges with among `n` ranks.
+    pub const fn peers(self, n: u32) -> u32 {
+        match self {
+            Algorithm::Ring => 2,
+            Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Direct => n.saturating_sub(1),
+            Algorithm::Dissemination => 2 * rounds(n),
+            Algorithm::Binomial => rounds(n) + 1,
+        }
+    }
+
+    /// Whether the order in which an element's contributions are folded depends on where the element
+    /// lies, and so the bits of a result on counts, chunks and channels.
+    pub const fn order_moves(self, collective: Collective) -> bool {
+        // A chain folds all elements in one order; a ring starts each chunk elsewhere.
+        let moves = matches!(self, Algorithm::Ring) && !matches!(collective, Collective::Reduce);
+        collective.reduces() && moves
     }
 }
 
@@ -77,9 +100,10 @@ impl FromStr for Algorithm {
 pub const fn algorithms(collective: Collective) -> &'static [Algorithm] {
     match collective {
         Collective::AllReduce => &[Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoShot],
-        Collective::Reduce
-        | Collective::Broadcast
-        | Collective::AllGather
+        Collective::Reduce | Collective::Broadcast => {
+            &[Algorithm::Ring, Algorithm::Binomial, Algorithm::Direct]
+        }
+        Collective::AllGather
         | Collective::AllGatherV
         | Collective::ReduceScatter
         | Collective::ReduceScatterV => &[Algorithm::Ring, Algorithm::Direct],
@@ -101,6 +125,13 @@ pub const fn algorithms(collective: Collective) -> &'static [Algorithm] {
 pub struct Role {
     duty: Duty,
     position: Position,
+    /// Children in a tree.
+    children: u8,
+}
+
+/// ⌈log2 n⌉.
+pub(crate) const fn rounds(n: u32) -> u32 {
+    n.next_power_of_two().trailing_zeros()
 }
 
 /// Relation to the root.
@@ -141,7 +172,11 @@ pub(crate) fn role(collective: Collective, algorithm: Algorithm, n: u32, place: 
             | (Collective::Reduce, Algorithm::Direct, Duty::Root)
     );
     let position = if folds && n > 1 { in_order::position(n, place) } else { Position::Any };
-    Role { duty, position }
+    let children = match algorithm {
+        Algorithm::Binomial => binomial::children(n, place, root),
+        _ => 0,
+    };
+    Role { duty, position, children }
 }
 
 /// The program of a role; the caller has made sure that the algorithm suits the collective.
@@ -155,6 +190,7 @@ pub(crate) fn program(collective: Collective, algorithm: Algorithm, n: u32, role
         Algorithm::TwoShot => two_shot::program(n, role.position),
         Algorithm::Direct => direct::program(collective, n, role),
         Algorithm::Dissemination => dissemination::program(n),
+        Algorithm::Binomial => binomial::program(collective, role),
     }
 }
 

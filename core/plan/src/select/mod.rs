@@ -238,14 +238,10 @@ fn candidates(inputs: &Inputs, collective: Collective, bytes: u64) -> Vec<Candid
 
 fn standing(inputs: &Inputs, collective: Collective, algorithm: Algorithm) -> Standing {
     let choices = algorithms(collective).len();
-    let rings = algorithm == Algorithm::Ring;
-    // A chain folds all elements in one order; a ring starts each chunk elsewhere.
-    let moving_order = rings && collective.reduces() && collective != Collective::Reduce && inputs.n > 1;
+    let moving_order = algorithm.order_moves(collective) && inputs.n > 1;
     match () {
         () if !inputs.allow.permits(collective, algorithm) => Standing::NotAllowed,
-        () if choices > 1 && !rings && inputs.n > inputs.max_peers.saturating_add(1) => {
-            Standing::TooManyPeers
-        }
+        () if choices > 1 && algorithm.peers(inputs.n) > inputs.max_peers => Standing::TooManyPeers,
         () if moving_order && inputs.level == Level::Size => Standing::NotReproducible,
         () => Standing::Slower,
     }

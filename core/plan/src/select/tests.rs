@@ -26,7 +26,12 @@ fn golden_tables() {
             Collective::AllReduce,
             "<= 4096 one_shot x1; <= 4194304 two_shot x1; else ring x1",
         ),
-        (8, Rates::SHARED_MEMORY, Collective::Broadcast, "<= 65536 direct x1; else ring x1"),
+        (
+            8,
+            Rates::SHARED_MEMORY,
+            Collective::Broadcast,
+            "<= 4096 direct x1; <= 262144 binomial x1; else ring x1",
+        ),
         (8, Rates::SHARED_MEMORY_DIRECT, Collective::Broadcast, "else direct x1"),
         (2, Rates::SHARED_MEMORY_DIRECT, Collective::AllReduce, "<= 65536 one_shot x1; else two_shot x1"),
         (

@@ -389,8 +389,11 @@ fn allow(choices: &Choices) -> Result<Allow> {
     let known: Vec<String> = Algorithm::ALL.iter().map(|a| a.name().replace('_', "")).collect();
     if let Some(unknown) = choices.names().find(|name| !known.iter().any(|known| known == name)) {
         return Err(Error::usage(
-            format!("expected CCL_ALGO to name algorithms, found {unknown}"),
-            "algorithms are ring, one_shot, two_shot, direct and dissemination",
+            format!(
+                "expected CCL_ALGO to name algorithms ({}), found {unknown}",
+                Algorithm::ALL.map(Algorithm::name).join(", ")
+            ),
+            "see `ccl plan show` for the algorithms of each collective",
         ));
     }
     let rules = Collective::ALL.map(|collective| {
