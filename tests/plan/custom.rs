@@ -42,6 +42,50 @@ fn verdict(text: &str, n: u32) -> Result<(), Box<Witness>> {
     prove_cast(&plan, cast, &case).map(|_| ())
 }
 
+/// Four ranks swap with their neighbour, then both with the pair across. Rank r takes pair r/2's
+/// blocks as one Move.
+const PAIRWISE: &str = "
+program all_gather.pairwise
+collective all_gather
+chunks 1
+scratch 0
+lane 0 of 1
+  copy_send             in -> out, to xor(r, 1)              recv_block r
+  recv                  from xor(r, 1) -> out                recv_block xor(r, 1)
+  send                  out -> to xor(r, 2)                  recv_block mul(div(r, 2), 2) span 2
+  recv                  from xor(r, 2) -> out                recv_block mul(div(xor(r, 2), 2), 2) span 2
+";
+
+#[test]
+fn a_span_is_several_blocks_in_one_move() {
+    let plan = Plan::new(Collective::AllGather, Algorithm::Ring, 4).expect("rings gather");
+    let judge = |text: &str| {
+        let program = text.parse::<Program>().expect("the text is well formed");
+        let program = program.check(4).expect("the program is safe");
+        assert_eq!(program.widest(), 2);
+        let cast = Cast { programs: vec![program], of_place: vec![0; 4] };
+        // Blocks of one pass, of several, and of a part for each channel.
+        for (count, chunk_count, channels) in [(3, 4, 1), (10, 4, 1), (10, 4, 3)] {
+            let case = Case {
+                n: 4,
+                count,
+                channels,
+                chunk_count,
+                grain_count: 1,
+                slots: 1,
+                root: Rank(0),
+                buffers: Buffers::InPlace,
+                blocks: None,
+            };
+            prove_cast(&plan, cast.clone(), &case)?;
+        }
+        Ok::<(), Box<Witness>>(())
+    };
+    judge(PAIRWISE).unwrap_or_else(|witness| panic!("{witness}"));
+    let witness = judge(&PAIRWISE.replacen("span 2", "span 1", 1)).unwrap_err().to_string();
+    assert!(witness.contains("expected a slot of 6 elements, found 3"), "{witness}");
+}
+
 #[test]
 fn ranks_must_agree_on_the_order_of_folds() {
     let witness = verdict(UNORDERED, 3).unwrap_err().to_string();

@@ -28,6 +28,11 @@ pub enum Action {
 pub struct Step {
     /// Elements moved; never 0.
     pub count: usize,
+    /// Pieces that the elements lie in, in user memory and in scratch: the chunks or blocks of a
+    /// span. In slots they follow each other without gaps.
+    pub pieces: usize,
+    /// Elements of each piece; the last may have fewer.
+    pub piece_count: usize,
     /// What is applied beside the fold.
     pub finish: Finish,
     inputs: [Site; 4],
@@ -46,6 +51,31 @@ impl Step {
     pub fn outputs(&self) -> &[Site] {
         &self.outputs[..usize::from(self.output_len)]
     }
+
+    /// Where piece `piece` of an operand is, and how many elements it has.
+    pub fn piece(&self, layout: &Layout<'_>, site: Site, piece: usize) -> (Site, usize) {
+        let skipped = piece * self.piece_count;
+        let along = |offset| match layout.is_whole() {
+            true => offset + skipped,
+            false => layout.blocks_on(offset, piece),
+        };
+        let site = match site {
+            Site::Input { offset } => Site::Input { offset: along(offset) },
+            Site::Output { offset } => Site::Output { offset: along(offset) },
+            Site::Scratch { cell } => Site::Scratch { cell: cell + piece },
+            edge => edge,
+        };
+        (site, self.piece_count.min(self.count - skipped))
+    }
+}
+
+/// The elements that a Move covers: where they start in the vector, or in the first block, and how
+/// they lie.
+struct Stretch {
+    start: usize,
+    count: usize,
+    pieces: usize,
+    piece_count: usize,
 }
 
 /// An operand with everything evaluated. Offsets are elements from the start of the user's buffer.
@@ -147,9 +177,9 @@ impl Cursor {
                 Instruction::Loop(l) => self.open(l, at),
                 Instruction::EndLoop => self.turn(),
                 Instruction::Signal(id) => {
-                    return Some(Action::Signal(self.site(program, layout, *id, 0, 0..0)));
+                    return Some(Action::Signal(self.site(program, layout, *id, 0, 0)));
                 }
-                Instruction::Wait(id) => return Some(Action::Wait(self.site(program, layout, *id, 0, 0..0))),
+                Instruction::Wait(id) => return Some(Action::Wait(self.site(program, layout, *id, 0, 0))),
                 Instruction::Barrier => return Some(Action::Barrier),
                 Instruction::End => self.end_pass(program, layout),
             }
@@ -214,13 +244,13 @@ impl Cursor {
     #[inline]
     fn step(&self, program: &Program, layout: &Layout<'_>, m: &Move) -> Option<Step> {
         let index = Expr::value(&program.exprs, m.extent.index, &self.vars);
-        let range = self.range(layout, m.extent, index);
-        if range.is_empty() {
-            return None;
-        }
+        let span = m.extent.span.map_or(1, |span| Expr::value(&program.exprs, span, &self.vars));
+        let stretch = self.stretch(layout, m.extent, index, span)?;
         let nowhere = Site::Input { offset: 0 };
         let mut step = Step {
-            count: range.len(),
+            count: stretch.count,
+            pieces: stretch.pieces,
+            piece_count: stretch.piece_count,
             finish: m.finish,
             inputs: [nowhere; 4],
             outputs: [nowhere; 4],
@@ -228,42 +258,53 @@ impl Cursor {
             output_len: m.outputs.as_slice().len() as u8,
         };
         for (site, id) in step.inputs.iter_mut().zip(m.inputs.as_slice()) {
-            *site = self.site(program, layout, *id, index, range.clone());
+            *site = self.site(program, layout, *id, index, stretch.start);
         }
         for (site, id) in step.outputs.iter_mut().zip(m.outputs.as_slice()) {
-            *site = self.site(program, layout, *id, index, range.clone());
+            *site = self.site(program, layout, *id, index, stretch.start);
         }
         Some(step)
     }
 
-    fn range(&self, layout: &Layout<'_>, extent: Extent, index: i64) -> core::ops::Range<usize> {
-        match extent.of {
-            ExtentOf::Chunk => match usize::try_from(index) {
-                Ok(index) => self.pass_chunks.chunk(index),
-                Err(_) => 0..0,
-            },
-            of => layout.block_pass(of, layout.rank_at(index), self.part, self.pass),
-        }
+    /// What a Move covers; `None` if there is nothing in it.
+    #[inline]
+    fn stretch(&self, layout: &Layout<'_>, extent: Extent, index: i64, span: i64) -> Option<Stretch> {
+        let first = usize::try_from(index).ok()?;
+        let span = usize::try_from(span).ok().filter(|span| *span > 0)?;
+        let (range, end) = match extent.of {
+            ExtentOf::Chunk => {
+                let last = first.saturating_add(span - 1);
+                (self.pass_chunks.chunk(first), self.pass_chunks.chunk(last).end)
+            }
+            _ if first >= layout.n as usize => return None,
+            of => {
+                let range = layout.block_pass(of, layout.rank_at(index), self.part, self.pass);
+                let end = range.start + span.min(layout.n as usize - first) * range.len();
+                (range, end)
+            }
+        };
+        // Only the last piece may be short: a first that is has nothing behind it.
+        let piece_count = range.len();
+        let count = end - range.start;
+        (count > 0).then(|| Stretch {
+            start: range.start,
+            count,
+            pieces: if span == 1 { 1 } else { count.div_ceil(piece_count) },
+            piece_count,
+        })
     }
 
-    fn site(
-        &self,
-        program: &Program,
-        layout: &Layout<'_>,
-        id: OperandId,
-        index: i64,
-        range: core::ops::Range<usize>,
-    ) -> Site {
+    fn site(&self, program: &Program, layout: &Layout<'_>, id: OperandId, index: i64, start: usize) -> Site {
         let value = |expr| Expr::value(&program.exprs, expr, &self.vars);
         let peer = |edge: Edge| layout.rank_at(value(edge.peer));
         match program.operands[usize::from(id)] {
             Operand::Input(block) => {
                 let block = layout.rank_at(block.map_or(index, value));
-                Site::Input { offset: layout.input_offset(block) + range.start }
+                Site::Input { offset: layout.input_offset(block) + start }
             }
             Operand::Output(block) => {
                 let block = layout.rank_at(block.map_or(index, value));
-                Site::Output { offset: layout.output_offset(block) + range.start }
+                Site::Output { offset: layout.output_offset(block) + start }
             }
             Operand::Scratch(cell) => {
                 Site::Scratch { cell: usize::try_from(value(cell)).unwrap_or(usize::MAX) }

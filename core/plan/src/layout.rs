@@ -173,6 +173,15 @@ impl<'a> Layout<'a> {
         }
     }
 
+    /// The offset `places` blocks on from one in a user buffer of even blocks.
+    pub fn blocks_on(&self, offset: usize, places: usize) -> usize {
+        if places == 0 || self.order.is_none() || self.count == 0 {
+            return offset + places * self.count;
+        }
+        let place = self.place_of(Rank((offset / self.count) as u32)) as usize + places;
+        self.rank_at(place as i64).index() * self.count + offset % self.count
+    }
+
     /// Whether user data is a whole vector rather than blocks.
     pub fn is_whole(&self) -> bool {
         matches!(self.collective.input(), Shape::Whole)

@@ -86,6 +86,15 @@ impl<L: Fn(Rank, Rank) -> Link> Domain for Clock<L> {
         Moment::default()
     }
 
+    fn join(&mut self, value: &mut Moment, more: Moment) -> Result<(), Fault> {
+        *value = value.later(more);
+        Ok(())
+    }
+
+    fn piece(&mut self, value: &Moment, _: usize, _: usize) -> Moment {
+        *value
+    }
+
     fn fold(&mut self, left: &mut Moment, right: Moment) -> Result<(), Fault> {
         *left = left.later(right);
         Ok(())

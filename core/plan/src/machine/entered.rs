@@ -62,6 +62,14 @@ impl Domain for Entered {
         self.heard[who.rank.index()].clone()
     }
 
+    fn join(&mut self, _: &mut Self::Value, _: Self::Value) -> Result<(), Fault> {
+        Err(Fault::NotAnEdge)
+    }
+
+    fn piece(&mut self, value: &Self::Value, _: usize, _: usize) -> Self::Value {
+        value.clone()
+    }
+
     fn fold(&mut self, _: &mut Self::Value, _: Self::Value) -> Result<(), Fault> {
         Err(Fault::NotAnEdge)
     }

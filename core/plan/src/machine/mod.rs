@@ -50,6 +50,12 @@ pub trait Domain {
     /// What a signal carries.
     fn token(&mut self, who: &Who) -> Self::Value;
 
+    /// Puts `more` behind `value`.
+    fn join(&mut self, value: &mut Self::Value, more: Self::Value) -> Result<(), Fault>;
+
+    /// The `count` elements of a value from element `start` on.
+    fn piece(&mut self, value: &Self::Value, start: usize, count: usize) -> Self::Value;
+
     /// Folds `right` into `left`.
     fn fold(&mut self, left: &mut Self::Value, right: Self::Value) -> Result<(), Fault>;
 
@@ -208,7 +214,6 @@ impl<'a, D: Domain> Machine<'a, D> {
     }
 
     fn moved(&mut self, index: usize, step: &Step) -> Result<(), Fault> {
-        let who = self.fibers[index].who;
         let mut receives = 0;
         let mut folded: Option<D::Value> = None;
         for site in step.inputs() {
@@ -231,13 +236,31 @@ impl<'a, D: Domain> Machine<'a, D> {
         };
         self.complete(index, &work, &mut value);
         for site in step.outputs() {
-            match *site {
-                Site::Output { offset } => self.domain.store(&who, offset, &value)?,
-                Site::Scratch { cell } => self.fibers[index].put(cell, step.count, value.clone())?,
+            self.write(index, site, step, &value)?;
+        }
+        self.post_slots(index, step.count, &value);
+        Ok(())
+    }
+
+    /// Stores a result where it stays, piece by piece.
+    fn write(&mut self, index: usize, site: &Site, step: &Step, value: &D::Value) -> Result<(), Fault> {
+        if let Site::Receive { .. } | Site::Send { .. } = site {
+            return Ok(());
+        }
+        for piece in 0..step.pieces {
+            let (site, count) = step.piece(&self.fibers[index].layout, *site, piece);
+            let value = match step.pieces {
+                1 => value.clone(),
+                _ => self.domain.piece(value, piece * step.piece_count, count),
+            };
+            match site {
+                Site::Output { offset } => {
+                    self.domain.store(&self.fibers[index].who, offset, &value)?;
+                }
+                Site::Scratch { cell } => self.fibers[index].put(cell, count, value)?,
                 _ => {}
             }
         }
-        self.post_slots(index, step.count, &value);
         Ok(())
     }
 
@@ -248,16 +271,33 @@ impl<'a, D: Domain> Machine<'a, D> {
         step: &Step,
         receives: &mut usize,
     ) -> Result<D::Value, Fault> {
-        let who = self.fibers[index].who;
-        match *site {
-            Site::Input { offset } => self.domain.input(&who, offset, step.count, step.finish.pre),
-            Site::Output { offset } => self.domain.output(&who, offset, step.count),
-            Site::Scratch { cell } => self.fibers[index].cell(cell, step.count),
-            Site::Receive { .. } | Site::Send { .. } => {
-                let edge = self.fibers[index].receives.get(*receives).copied().ok_or(Fault::NotAnEdge)?;
-                *receives += 1;
-                self.take(edge, step.count)
-            }
+        if let Site::Receive { .. } | Site::Send { .. } = site {
+            let edge = self.fibers[index].receives.get(*receives).copied().ok_or(Fault::NotAnEdge)?;
+            *receives += 1;
+            return self.take(edge, step.count);
+        }
+        let mut value = self.read_piece(index, site, step, 0)?;
+        for piece in 1..step.pieces {
+            let more = self.read_piece(index, site, step, piece)?;
+            self.domain.join(&mut value, more)?;
+        }
+        Ok(value)
+    }
+
+    fn read_piece(
+        &mut self,
+        index: usize,
+        site: &Site,
+        step: &Step,
+        piece: usize,
+    ) -> Result<D::Value, Fault> {
+        let fiber = &self.fibers[index];
+        let (site, count) = step.piece(&fiber.layout, *site, piece);
+        match site {
+            Site::Input { offset } => self.domain.input(&fiber.who, offset, count, step.finish.pre),
+            Site::Output { offset } => self.domain.output(&fiber.who, offset, count),
+            Site::Scratch { cell } => fiber.cell(cell, count),
+            Site::Receive { .. } | Site::Send { .. } => Err(Fault::NotAnEdge),
         }
     }
 

@@ -107,6 +107,15 @@ impl Domain for Numbers {
         Vec::new()
     }
 
+    fn join(&mut self, value: &mut Vec<u64>, more: Vec<u64>) -> Result<(), Fault> {
+        value.extend(more);
+        Ok(())
+    }
+
+    fn piece(&mut self, value: &Vec<u64>, start: usize, count: usize) -> Vec<u64> {
+        value.iter().copied().skip(start).take(count).collect()
+    }
+
     fn fold(&mut self, left: &mut Vec<u64>, right: Vec<u64>) -> Result<(), Fault> {
         left.iter_mut().zip(right).for_each(|(left, right)| *left = left.wrapping_add(right));
         Ok(())

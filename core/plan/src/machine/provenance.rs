@@ -132,6 +132,18 @@ impl<T: Tally> Domain for Provenance<T> {
         None
     }
 
+    fn join(&mut self, value: &mut Self::Value, more: Self::Value) -> Result<(), Fault> {
+        match (value, more) {
+            (Some(value), Some(more)) => value.join(more),
+            _ => return Err(Fault::NotAnEdge),
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, value: &Self::Value, start: usize, count: usize) -> Self::Value {
+        value.as_ref().and_then(|strip| strip.piece(start, count))
+    }
+
     fn fold(&mut self, left: &mut Self::Value, right: Self::Value) -> Result<(), Fault> {
         match (left, right) {
             (Some(left), Some(right)) => left.fold(right, self.reduces),
@@ -238,6 +250,40 @@ impl<T: Tally> Strip<T> {
         } else {
             self.more.push((run.clone(), 1));
         }
+    }
+
+    /// Adds what another strip holds at the end.
+    fn join(&mut self, more: Strip<T>) {
+        for (run, count) in core::iter::once((more.first, more.first_count)).chain(more.more) {
+            let (last, length) = match self.more.last_mut() {
+                Some((last, length)) => (&*last, length),
+                None => (&self.first, &mut self.first_count),
+            };
+            if last.goes_on(&run, *length) {
+                *length += count;
+            } else {
+                self.more.push((run, count));
+            }
+        }
+    }
+
+    /// `count` elements from `start` on; `None` if there are none.
+    fn piece(&self, start: usize, count: usize) -> Option<Strip<T>> {
+        let (mut at, end) = (0, start + count);
+        let mut piece: Option<Strip<T>> = None;
+        let first = core::iter::once((&self.first, self.first_count));
+        for (run, length) in first.chain(self.more.iter().map(|(run, length)| (run, *length))) {
+            let (from, to) = (start.max(at), end.min(at + length));
+            if from < to {
+                let part = Strip::of(run.at(from - at), to - from);
+                match &mut piece {
+                    None => piece = Some(part),
+                    Some(piece) => piece.join(part),
+                }
+            }
+            at += length;
+        }
+        piece
     }
 
     pub(super) fn count(&self) -> usize {

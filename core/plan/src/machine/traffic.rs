@@ -64,6 +64,12 @@ impl Domain for Traffic {
 
     fn token(&mut self, _: &Who) {}
 
+    fn join(&mut self, _: &mut (), (): ()) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn piece(&mut self, _: &(), _: usize, _: usize) {}
+
     fn fold(&mut self, _: &mut (), (): ()) -> Result<(), Fault> {
         Ok(())
     }

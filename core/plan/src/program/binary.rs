@@ -196,6 +196,7 @@ impl Writer {
         self.u8(m.extent.of as u8);
         self.u8(0);
         self.u16(m.extent.index);
+        self.u16(m.extent.span.unwrap_or(NO_EXPR));
     }
 
     fn bound(&mut self, bound: &Bound) {
@@ -290,7 +291,7 @@ impl Reader<'_> {
 
     fn header(&mut self) -> Read<(Collective, Chunks, u16, [u16; 4])> {
         if self.array::<4>()? != MAGIC || self.u8()? != VERSION {
-            return Err(BinaryError { offset: 0, expected: "a program of version 1" });
+            return Err(BinaryError { offset: 0, expected: "a program of version 2" });
         }
         let collective = Collective::from_code(self.u8()?).ok_or(self.error("a collective"))?;
         let chunks = Chunks { constant: self.u16()?, per_rank: self.u16()? };
@@ -377,7 +378,8 @@ impl Reader<'_> {
             _ => return Err(self.error("an extent")),
         };
         self.u8()?;
-        let extent = Extent { of, index: self.u16()? };
+        let (index, span) = (self.u16()?, self.u16()?);
+        let extent = Extent { of, index, span: (span != NO_EXPR).then_some(span) };
         Ok(Move { inputs, outputs, extent, finish: Finish { pre: flags & 1 != 0, post: flags & 2 != 0 } })
     }
 
@@ -396,7 +398,7 @@ impl Reader<'_> {
 }
 
 const MAGIC: [u8; 4] = *b"cclP";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEADER_BYTES: usize = 32;
 const LANE_BYTES: usize = 8;
 const EXPR_BYTES: usize = 16;

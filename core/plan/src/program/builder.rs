@@ -272,7 +272,13 @@ impl LaneBuilder<'_> {
     /// Begins a Move that folds a list of inputs from left to right.
     pub fn fold_all(&mut self, inputs: &[Spot]) -> Sentence<'_> {
         let inputs = self.operands(inputs);
-        Sentence { lane: self.program, inputs, outputs: Operands::default(), finish: Finish::default() }
+        Sentence {
+            lane: self.program,
+            inputs,
+            outputs: Operands::default(),
+            finish: Finish::default(),
+            span: None,
+        }
     }
 
     /// Posts an empty slot.
@@ -311,6 +317,7 @@ pub struct Sentence<'a> {
     inputs: Operands,
     outputs: Operands,
     finish: Finish,
+    span: Option<ExprId>,
 }
 
 impl Sentence<'_> {
@@ -344,6 +351,12 @@ impl Sentence<'_> {
         self
     }
 
+    /// Covers as many chunks or blocks as `span` says, from the one that is named on.
+    pub fn span(mut self, span: impl Into<Index>) -> Self {
+        self.span = Some(expr(self.lane, span.into()));
+        self
+    }
+
     /// For a chunk of the whole vector.
     pub fn chunk(self, chunk: impl Into<Index>) {
         self.cover(ExtentOf::Chunk, chunk.into());
@@ -362,8 +375,8 @@ impl Sentence<'_> {
     /// For any extent.
     pub fn cover(self, of: ExtentOf, index: Index) {
         let index = expr(self.lane, index);
-        let Sentence { inputs, outputs, finish, .. } = self;
-        let extent = Extent { of, index };
+        let Sentence { inputs, outputs, finish, span, .. } = self;
+        let extent = Extent { of, index, span };
         self.lane.instructions.push(Instruction::Move(Move { inputs, outputs, extent, finish }));
     }
 }

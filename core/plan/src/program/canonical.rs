@@ -39,7 +39,9 @@ impl<'a> Renumber<'a> {
         match *instruction {
             Instruction::Move(m) => {
                 let (inputs, outputs) = (self.operands(m.inputs), self.operands(m.outputs));
-                let extent = Extent { of: m.extent.of, index: self.expr(m.extent.index) };
+                let index = self.expr(m.extent.index);
+                let extent =
+                    Extent { of: m.extent.of, index, span: m.extent.span.map(|span| self.expr(span)) };
                 Instruction::Move(Move { inputs, outputs, extent, finish: m.finish })
             }
             Instruction::Signal(id) => Instruction::Signal(self.operand(id)),

@@ -23,12 +23,18 @@ use crate::collective::{Collective, Shape};
 pub struct Checked {
     program: Arc<Program>,
     n: u32,
+    widest: usize,
 }
 
 impl Checked {
     /// The number of ranks the program was checked for.
     pub fn n(&self) -> u32 {
         self.n
+    }
+
+    /// The most chunks or blocks that one Move covers: at least 1.
+    pub fn widest(&self) -> usize {
+        self.widest
     }
 }
 
@@ -65,8 +71,10 @@ impl core::error::Error for CheckError {}
 impl Program {
     /// Checks the program for `n` ranks.
     pub fn check(self, n: u32) -> Result<Checked, CheckError> {
-        Checker { program: &self, n: i64::from(n), used: Vec::new() }.program()?;
-        Ok(Checked { program: Arc::new(self), n })
+        let mut checker = Checker { program: &self, n: i64::from(n), used: Vec::new(), reach: 1, widest: 1 };
+        checker.program()?;
+        let widest = usize::try_from(checker.widest).unwrap_or(usize::MAX);
+        Ok(Checked { program: Arc::new(self), n, widest })
     }
 }
 
@@ -75,6 +83,10 @@ struct Checker<'a> {
     n: i64,
     /// Edges seen so far with the lane that uses them.
     used: Vec<(Direction, Edge, usize)>,
+    /// The most chunks or blocks that the Move being checked covers.
+    reach: i64,
+    /// The most that any does.
+    widest: i64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -233,7 +245,7 @@ impl Checker<'_> {
         })
     }
 
-    fn extent(&self, at: usize, m: &Move, scope: &Scope) -> Verdict {
+    fn extent(&mut self, at: usize, m: &Move, scope: &Scope) -> Verdict {
         let whole = self.program.collective.input() == Shape::Whole;
         let of = m.extent.of;
         require(whole == (of == ExtentOf::Chunk), Some(at), "chunks of vectors, blocks of blocks", || {
@@ -244,7 +256,23 @@ impl Checker<'_> {
         } else {
             self.n
         };
-        self.index(at, m.extent.index, limit, "a chunk or block", scope)
+        self.reach = 1;
+        let Some(span) = m.extent.span else {
+            return self.index(at, m.extent.index, limit, "a chunk or block", scope);
+        };
+        require(!self.program.collective.uneven(), Some(at), "no span of blocks that differ", || {
+            self.program.collective.to_string()
+        })?;
+        for id in [m.extent.index, span] {
+            self.known(at, id)?;
+        }
+        let first = self.interval(m.extent.index, scope).min;
+        require(scope.dead() || first >= 0, Some(at), "a first chunk or block of at least 0", || {
+            first.to_string()
+        })?;
+        self.reach = self.interval(span, scope).max.min(limit.saturating_sub(first)).max(0);
+        self.widest = self.widest.max(self.reach);
+        Ok(())
     }
 
     fn operand(&mut self, lane: usize, at: usize, id: OperandId, side: Direction, scope: &Scope) -> Verdict {
@@ -252,21 +280,33 @@ impl Checker<'_> {
             return refuse(Some(at), "a known operand", format!("operand {id}"));
         };
         let collective = self.program.collective;
+        // Of a range, the first must leave room for the others.
+        let room = |limit: i64| limit - (self.reach - 1).max(0);
         match (*operand, side) {
             (Operand::Input(block), Direction::Receive) if collective.input() != Shape::None => {
-                block.map_or(Ok(()), |block| self.index(at, block, self.n, "a block", scope))
+                self.ranges(at, collective.input())?;
+                block.map_or(Ok(()), |block| self.index(at, block, room(self.n), "a block", scope))
             }
             (Operand::Output(block), _) if collective.output() != Shape::None => {
-                block.map_or(Ok(()), |block| self.index(at, block, self.n, "a block", scope))
+                self.ranges(at, collective.output())?;
+                block.map_or(Ok(()), |block| self.index(at, block, room(self.n), "a block", scope))
             }
             (Operand::Scratch(cell), _) => {
-                self.index(at, cell, i64::from(self.program.scratch_chunks), "a scratch cell", scope)
+                let cells = room(i64::from(self.program.scratch_chunks));
+                self.index(at, cell, cells, "a scratch cell", scope)
             }
             (Operand::Receive(edge), Direction::Receive) => self.edge(lane, at, side, edge, scope),
             (Operand::Send(edge), Direction::Send) => self.edge(lane, at, side, edge, scope),
             (operand, Direction::Receive) => refuse(Some(at), "an input", format!("{operand:?}")),
             (operand, Direction::Send) => refuse(Some(at), "an output", format!("{operand:?}")),
         }
+    }
+
+    /// A buffer of the own block alone has no range of blocks.
+    fn ranges(&self, at: usize, shape: Shape) -> Verdict {
+        require(shape != Shape::Own || self.reach <= 1, Some(at), "one block of an own block", || {
+            format!("a span of up to {}", self.reach)
+        })
     }
 
     fn bare_edge(
@@ -317,13 +357,15 @@ impl Checker<'_> {
     }
 
     fn index(&self, at: usize, id: ExprId, limit: i64, what: &str, scope: &Scope) -> Verdict {
-        require(usize::from(id) < self.program.exprs.len(), Some(at), "a known expression", || {
-            id.to_string()
-        })?;
+        self.known(at, id)?;
         let Interval { min, max } = self.interval(id, scope);
         require(scope.dead() || (0 <= min && max < limit), Some(at), &format!("{what} in 0..{limit}"), || {
             format!("{min}..={max}")
         })
+    }
+
+    fn known(&self, at: usize, id: ExprId) -> Verdict {
+        require(usize::from(id) < self.program.exprs.len(), Some(at), "a known expression", || id.to_string())
     }
 
     fn bound(&self, bound: &Bound, scope: &Scope) -> Interval {
@@ -498,6 +540,10 @@ mod tests {
         says(refusal(|l| l.signal(output()), none), "expected an edge");
         let twice = |l: &mut LaneBuilder<'_>| l.fold([from(R + 1), from(R + 1)]).into([output()]).chunk(R);
         says(refusal(twice, none), "each edge once in a Move");
+        let wide = |l: &mut LaneBuilder<'_>| l.fold([input()]).into([scratch(1)]).span(2).chunk(2);
+        says(refusal(wide, none), "a scratch cell in 0..1");
+        let from_below = |l: &mut LaneBuilder<'_>| l.fold([input()]).into([output()]).span(2).chunk(-R);
+        assert_eq!(refusal(from_below, none), None);
         let past_the_end = |l: &mut LaneBuilder<'_>| {
             l.each(0, N + 1, |l, i: Term| l.fold([input()]).into([output()]).chunk(i));
         };
@@ -505,6 +551,24 @@ mod tests {
         let root_bound =
             |l: &mut LaneBuilder<'_>| l.each(0, crate::program::builder::ROOT, |l, _| l.barrier());
         says(refusal(root_bound, none), "bounds near n");
+    }
+
+    #[test]
+    fn the_widest_span_is_known() {
+        let widest = |collective, span: i32, index: Term, n| {
+            let mut b = Builder::new("test", collective, Chunks::ONE);
+            b.lane(|l| match collective {
+                Collective::AllGather => l.fold([from(R - 1)]).into([output()]).span(span).recv_block(index),
+                _ => l.fold([input()]).into([to(R + 1)]).span(span).send_block(index),
+            });
+            b.finish().check(n).map(|checked| checked.widest())
+        };
+        assert_eq!(widest(Collective::AllGather, 3, R, 8), Ok(3));
+        assert_eq!(widest(Collective::AllGather, 300, R, 8), Ok(8));
+        assert_eq!(widest(Collective::AllToAll, 3, 6.into(), 8), Ok(2));
+        // The own block alone cannot be several.
+        assert!(widest(Collective::Gather, 3, R, 8).is_err());
+        assert!(widest(Collective::AllToAllV, 1, R, 8).is_err());
     }
 
     #[test]

@@ -150,12 +150,18 @@ pub struct Finish {
 }
 
 /// Which range a [`Move`] covers.
+///
+/// With a span the Move covers the chunks or blocks from `index` up to `index + span`, cut at the
+/// last one, one after the other: nothing if the span is not positive or the index lies behind the
+/// last. In scratch they take consecutive cells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// What the index means.
     pub of: ExtentOf,
     /// The chunk of a whole vector, or the place whose block is meant.
     pub index: ExprId,
+    /// How many chunks or blocks; one if `None`.
+    pub span: Option<ExprId>,
 }
 
 /// Where a [`Move`]'s length comes from.

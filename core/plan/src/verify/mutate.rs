@@ -30,6 +30,8 @@ pub enum Damage {
     Step,
     /// A Move covers the next or the previous chunk or block.
     Chunk,
+    /// A Move covers one chunk or block more or less.
+    Span,
     /// An edge leads to the next or the previous peer.
     Peer,
     /// Edges have one slot less than the plan needs.
@@ -46,9 +48,10 @@ pub enum Damage {
 
 impl Damage {
     /// Every kind.
-    pub const ALL: [Damage; 8] = [
+    pub const ALL: [Damage; 9] = [
         Damage::Step,
         Damage::Chunk,
+        Damage::Span,
         Damage::Peer,
         Damage::Slots,
         Damage::Extent,
@@ -63,6 +66,7 @@ impl fmt::Display for Damage {
         f.pad(match self {
             Damage::Step => "step dropped",
             Damage::Chunk => "chunk off by one",
+            Damage::Span => "span off by one",
             Damage::Peer => "peer off by one",
             Damage::Slots => "slots reduced",
             Damage::Extent => "wrong extent",
@@ -219,6 +223,7 @@ fn damage_program(program: &mut Program, damage: Damage, random: &mut Random) ->
         (Damage::Step | Damage::Peer, Instruction::Signal(_) | Instruction::Wait(_)) => true,
         (Damage::Bound, Instruction::Loop(_)) => true,
         (Damage::Bound, _) => false,
+        (Damage::Span, Instruction::Move(m)) => m.extent.span.is_some(),
         (_, Instruction::Move(_)) => true,
         _ => false,
     };
@@ -239,6 +244,10 @@ fn damage_program(program: &mut Program, damage: Damage, random: &mut Random) ->
         }
         (Damage::Chunk, Instruction::Move(m)) => {
             m.extent.index = shifted(program, m.extent.index, random.sign());
+        }
+        (Damage::Span, Instruction::Move(m)) => {
+            let span = m.extent.span?;
+            m.extent.span = Some(moved(program, span, random.sign()));
         }
         (Damage::Extent, Instruction::Move(m)) => {
             let others = [ExtentOf::Chunk, ExtentOf::SendBlock, ExtentOf::RecvBlock];
@@ -299,10 +308,20 @@ fn shifted(program: &mut Program, id: ExprId, by: i32) -> ExprId {
     let Some(Expr::Affine { constant, rank, root, n, vars, .. }) =
         program.exprs.get(usize::from(id)).copied()
     else {
-        return ExprId::MAX;
+        let moved = moved(program, id, by);
+        return push(program, Expr::ModN(moved));
     };
-    let constant = constant + by;
-    program.exprs.push(Expr::Affine { constant, rank, root, n, vars, modulo: Modulo::N });
+    push(program, Expr::Affine { constant: constant + by, rank, root, n, vars, modulo: Modulo::N })
+}
+
+/// One more or less.
+fn moved(program: &mut Program, id: ExprId, by: i32) -> ExprId {
+    let by = push(program, Expr::constant(by));
+    push(program, Expr::Add(id, by))
+}
+
+fn push(program: &mut Program, expr: Expr) -> ExprId {
+    program.exprs.push(expr);
     (program.exprs.len() - 1) as ExprId
 }
 

@@ -258,7 +258,7 @@ impl Operation {
     ) -> Result<Poll, Stop> {
         let mut moved = false;
         let bounce = match self.decision.lending {
-            Lending::Nothing => std::ptr::null_mut(),
+            Lending::Never | Lending::Nothing => std::ptr::null_mut(),
             _ => scratch.bounce(),
         };
         for (index, run) in lanes.iter_mut().enumerate() {

@@ -1,13 +1,14 @@
 //! What a call may lend to its peers instead of copying it for them.
 
+use ccl_plan::plan::Cast;
 use ccl_plan::program::{Checked, Instruction, Operand, OperandId};
-use ccl_plan::{Algorithm, Collective, Place, Plan, ReduceOp};
-
-use crate::error::{Error, Result};
+use ccl_plan::{Algorithm, Collective, Plan, ReduceOp};
 
 /// What a call lends instead of copying it to a slot: parts of at least `from` bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lending {
+    /// Nothing, and no network sends from user memory either.
+    Never,
     Nothing,
     /// What lies in the send buffer.
     Inputs {
@@ -23,8 +24,10 @@ pub(super) enum Lending {
 /// has ended, so that it may be lent.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Lent {
-    /// Not all of it does.
+    /// What is sent may be overwritten before the receiver has read it, or does not lie in one piece.
     #[default]
+    Never,
+    /// Not all of it does.
     No,
     /// All as it is in the send buffer.
     Everything,
@@ -44,21 +47,23 @@ pub(super) struct Lendable {
 impl Lendable {
     /// One-shot is out: in place it folds into what it has just lent. In all others whatever
     /// overwrites lent input arrives from a rank that has read it: chunk c of a two-shot's result
-    /// comes from the rank that folded chunk c. Reduce is out because its root alone would work.
-    pub(super) fn of(plan: &Plan, root: Place) -> Result<Lendable> {
-        if plan.algorithm() == Algorithm::OneShot || plan.collective() == Collective::Reduce {
-            return Ok(Lendable::default());
+    /// comes from the rank that folded chunk c. Reduce is out because its root alone would work, and
+    /// programs with spans because theirs are partial sums that the next step folds into, or ranges
+    /// with gaps.
+    pub(super) fn of(plan: &Plan, cast: &Cast) -> Lendable {
+        let spans = cast.programs.iter().any(spans);
+        if plan.algorithm() == Algorithm::OneShot || plan.collective() == Collective::Reduce || spans {
+            return Lendable::default();
         }
-        let cast = plan.cast(root).map_err(|error| Error::bug(format!("{}: {error}", plan.algorithm())))?;
         let all = |scales: bool, divides: bool| {
             let each = cast.programs.iter().map(|program| lent(program, scales, divides));
             each.fold(Lent::Everything, |all, one| match (all, one) {
-                (Lent::No, _) | (_, Lent::No) => Lent::No,
+                (Lent::Never | Lent::No, _) | (_, Lent::Never | Lent::No) => Lent::No,
                 (Lent::Everything, Lent::Everything) => Lent::Everything,
                 _ => Lent::WithResults,
             })
         };
-        Ok(Lendable { plain: all(false, false), scaled: all(true, false), averaged: all(false, true) })
+        Lendable { plain: all(false, false), scaled: all(true, false), averaged: all(false, true) }
     }
 
     pub(super) fn under(self, reduce_op: ReduceOp) -> Lent {
@@ -68,6 +73,12 @@ impl Lendable {
             _ => self.plain,
         }
     }
+}
+
+/// Whether a Move covers several chunks or blocks, or none, by a span.
+fn spans(program: &Checked) -> bool {
+    let spanned = |i: &Instruction| matches!(i, Instruction::Move(m) if m.extent.span.is_some());
+    program.instructions.iter().any(spanned)
 }
 
 fn lent(program: &Checked, scales: bool, divides: bool) -> Lent {

@@ -26,7 +26,7 @@ pub(crate) struct Plans {
     n: u32,
     cut: Cut,
     selection: Selection,
-    programs: HashMap<(Collective, Algorithm, Rank), (Arc<Checked>, Lendable)>,
+    programs: HashMap<(Collective, Algorithm, Rank), Arc<Known>>,
     decisions: HashMap<Key, Arc<Decision>>,
     /// The decisions of late, each at the one place that its key may be: found by one probe, where the
     /// table above takes 100 ns.
@@ -35,6 +35,14 @@ pub(crate) struct Plans {
 
 /// A decision and what it was made for.
 type Recent = Option<(Key, Arc<Decision>)>;
+
+/// This rank's program, and what ranks must know of all programs of its plan.
+struct Known {
+    program: Arc<Checked>,
+    lendable: Lendable,
+    /// The most chunks or blocks that one Move of any rank covers.
+    widest: usize,
+}
 
 /// How data may be cut; the same on all ranks.
 #[derive(Clone, Copy)]
@@ -137,11 +145,12 @@ impl Plans {
         let (size, root) = (key.dtype.size_bytes(), key.root);
         let blocks = if bound_is_whole(key.collective) { 1 } else { self.n as usize };
         let choice = self.selection.choose(key.collective, (key.count * blocks * size) as u64);
-        let (program, lendable) = self.program(key.collective, choice.algorithm, root)?;
+        let known = self.program(key.collective, choice.algorithm, root)?;
+        let program = Arc::clone(&known.program);
         // Blocks of uneven calls differ between ranks, so none may decide the chunk.
         let count = if uneven { usize::MAX / size } else { key.count };
         let (chunk_count, lending) =
-            self.chunk_count(&program, &choice, count, size, lendable.under(key.reduce_op));
+            self.chunk_count(&known, &choice, count, size, known.lendable.under(key.reduce_op))?;
         let layout = Layout {
             collective: key.collective,
             n: self.n,
@@ -180,16 +189,11 @@ impl Plans {
         &self.selection
     }
 
-    /// This rank's program, and what all ranks' programs allow to lend.
-    fn program(
-        &mut self,
-        collective: Collective,
-        algorithm: Algorithm,
-        root: Rank,
-    ) -> Result<(Arc<Checked>, Lendable)> {
+    /// This rank's program, and what all ranks' programs have in common.
+    fn program(&mut self, collective: Collective, algorithm: Algorithm, root: Rank) -> Result<Arc<Known>> {
         let key = (collective, algorithm, root);
-        if let Some((program, lendable)) = self.programs.get(&key) {
-            return Ok((Arc::clone(program), *lendable));
+        if let Some(known) = self.programs.get(&key) {
+            return Ok(Arc::clone(known));
         }
         let plan = Plan::new(collective, algorithm, self.n).ok_or_else(|| {
             Error::usage(
@@ -201,14 +205,16 @@ impl Plans {
             prove(&plan)?;
         }
         let program = plan.program(Place(self.rank.0), Place(root.0));
-        let checked = program
-            .check(self.n)
-            .map_err(|error| Error::bug(format!("{collective}.{algorithm}: {error}")))?;
-        let checked = Arc::new(checked);
-        let lends = self.cut.direct_bytes.is_some() || self.cut.lends_on_the_way;
-        let lendable = if lends { Lendable::of(&plan, Place(root.0))? } else { Lendable::default() };
-        self.programs.insert(key, (Arc::clone(&checked), lendable));
-        Ok((checked, lendable))
+        let refused = |error| Error::bug(format!("{collective}.{algorithm}: {error}"));
+        let checked = program.check(self.n).map_err(refused)?;
+        let cast = plan.cast(Place(root.0)).map_err(refused)?;
+        let known = Arc::new(Known {
+            program: Arc::new(checked),
+            lendable: Lendable::of(&plan, &cast),
+            widest: cast.programs.iter().map(Checked::widest).max().unwrap_or(1),
+        });
+        self.programs.insert(key, Arc::clone(&known));
+        Ok(known)
     }
 
     /// Elements per Move, and what is lent.
@@ -218,18 +224,29 @@ impl Plans {
     /// need fit a slot; only scratch should stay in the cache.
     fn chunk_count(
         &self,
-        program: &Checked,
+        known: &Known,
         choice: &Choice,
         count: usize,
         size: usize,
         lendable: Lent,
-    ) -> (usize, Lending) {
+    ) -> Result<(usize, Lending)> {
+        let program = &known.program;
         let whole = bound_is_whole(program.collective);
         let parts =
             if whole { program.chunks.of(self.n).max(1) } else { 1 } * usize::from(choice.channels.max(1));
         let share = count.div_ceil(parts);
         let share_bytes = share.saturating_mul(size);
-        let slot = (self.cut.slot_bytes / size).max(1);
+        let slot = self.cut.slot_bytes / size / known.widest;
+        if slot == 0 {
+            let least = known.widest * size;
+            return Err(Error::usage(
+                format!(
+                    "expected slots of {least} bytes for {}, found {}",
+                    program.name, self.cut.slot_bytes
+                ),
+                "raise CCL_BUFFSIZE, or leave the algorithm out by CCL_ALGO",
+            ));
+        }
         let direct_bytes = self.cut.direct_bytes.filter(|from| share_bytes >= *from);
         let everything = lendable == Lent::Everything || share_bytes >= DIRECT_RESULT_BYTES;
         let (most, chunk_bytes, lending) = match (direct_bytes, lendable) {
@@ -244,13 +261,14 @@ impl Plans {
             {
                 (usize::MAX, LONGEST_LENT_BYTES, Lending::Nothing)
             }
+            (_, Lent::Never) => (slot, self.cut.chunk_bytes / known.widest, Lending::Never),
             _ => (slot, self.cut.chunk_bytes, Lending::Nothing),
         };
         let chunk = share_bytes.min(chunk_bytes) / size;
         if chunk >= share {
-            return (share.clamp(1, most), lending);
+            return Ok((share.clamp(1, most), lending));
         }
-        (chunk.next_multiple_of((GRAIN_BYTES / size).max(1)).clamp(1, most), lending)
+        Ok((chunk.next_multiple_of((GRAIN_BYTES / size).max(1)).clamp(1, most), lending))
     }
 }
 

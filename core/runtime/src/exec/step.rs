@@ -7,7 +7,7 @@ use ccl_plan::{Channel, Rank};
 use super::host::{Reason, RunState, Stop};
 use super::plans::Decision;
 use super::reduce::{self, Finish};
-use super::tape::{Entry, Kind, Resolve, Spot};
+use super::tape::{Entry, Kind, Pieces, Resolve, Spot};
 use crate::error::Error;
 use crate::memory::scratch::BOUNCE_BYTES;
 use crate::request::Bound;
@@ -122,7 +122,8 @@ impl LaneStep<'_> {
             // (checked against the slot size at launch, and against the slot's length on receive) and
             // are ours until posted or released; scratch cells hold a chunk each. Ranges are equal or
             // disjoint because the program was checked and in-place calls were verified for it.
-            unsafe { self.fold(entry, inputs, &outputs[..entry.outputs().len()]) };
+            // Of a span, user ranges and cells are those pieces, each within its block, chunk or cell.
+            unsafe { self.fold_all(entry, inputs, &outputs[..entry.outputs().len()]) };
         }
         self.hand_over(entry, None)?;
         Ok(true)
@@ -185,6 +186,51 @@ impl LaneStep<'_> {
             }
         }
         Ok(Some(kept))
+    }
+
+    /// Folds all pieces.
+    ///
+    /// # Safety
+    ///
+    /// As for [`reduce::Reduction::fold`], of each piece.
+    #[inline(always)]
+    unsafe fn fold_all(&self, entry: &Entry, inputs: &[*const u8], outputs: &[*mut u8]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if entry.pieces.number == 1 {
+                self.fold(entry, inputs, outputs);
+            } else {
+                self.fold_pieces(entry, inputs, outputs);
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`LaneStep::fold_all`].
+    #[cold]
+    unsafe fn fold_pieces(&self, entry: &Entry, inputs: &[*const u8], outputs: &[*mut u8]) {
+        let Pieces { number, count, user_bytes, cell_bytes } = entry.pieces;
+        let piece_bytes = count * (entry.bytes / entry.count);
+        let start = |spot: &Spot, piece: usize| match spot {
+            Spot::Send(_) | Spot::Recv(_) => piece * user_bytes,
+            Spot::Scratch(_) => piece * cell_bytes,
+            Spot::From(..) | Spot::To(..) => piece * piece_bytes,
+        };
+        let (mut sources, mut targets) = ([std::ptr::null(); 4], [std::ptr::null_mut(); 4]);
+        for piece in 0..number {
+            for ((source, input), spot) in sources.iter_mut().zip(inputs).zip(entry.inputs()) {
+                *source = input.wrapping_add(start(spot, piece));
+            }
+            for ((target, output), spot) in targets.iter_mut().zip(outputs).zip(entry.outputs()) {
+                *target = output.wrapping_add(start(spot, piece));
+            }
+            let mut part = *entry;
+            part.count = count.min(entry.count - piece * count);
+            part.bytes = piece_bytes.min(entry.bytes - piece * piece_bytes);
+            // SAFETY: the caller's contract for this piece.
+            unsafe { self.fold(&part, &sources[..inputs.len()], &targets[..outputs.len()]) };
+        }
     }
 
     /// # Safety

@@ -22,7 +22,8 @@ pub(super) fn may(tape: Option<&Tape>, channels: u16, lanes: usize, lending: Len
         let mut entries = (0..lanes).flat_map(|lane| tape.lane(lane));
         entries.all(|entry| entry.kind != Kind::Barrier && !entry.lends && entry.bytes <= SHORT_BYTES)
     };
-    channels == 1 && lanes <= MOST_STRAIGHT_LANES && lending == Lending::Nothing && tape.is_some_and(short)
+    let lends = !matches!(lending, Lending::Never | Lending::Nothing);
+    channels == 1 && lanes <= MOST_STRAIGHT_LANES && !lends && tape.is_some_and(short)
 }
 
 /// Takes the steps of a call that may go straight, `at` being where each lane stands. Gives up after

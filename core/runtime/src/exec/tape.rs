@@ -8,7 +8,7 @@
 use ccl_plan::cursor::{Action, Cursor, Site, Step};
 use ccl_plan::layout::Layout;
 use ccl_plan::program::Checked;
-use ccl_plan::{Channel, Rank, ReduceOp};
+use ccl_plan::{Channel, Rank, ReduceOp, Shape};
 
 use super::host::edge_tag;
 use super::lending::Lending;
@@ -36,10 +36,28 @@ pub(super) struct Entry {
     /// Elements moved.
     pub(super) count: usize,
     pub(super) bytes: usize,
+    /// How the elements lie where they are not in one piece; the pieces' number is 1 if they are.
+    pub(super) pieces: Pieces,
     inputs: [Spot; 4],
     outputs: [Spot; 4],
     input_len: u8,
     output_len: u8,
+}
+
+/// The pieces of a span in user memory and in scratch; in slots they follow each other.
+#[derive(Clone, Copy)]
+pub(super) struct Pieces {
+    pub(super) number: usize,
+    /// Elements of each; the last may have fewer.
+    pub(super) count: usize,
+    /// Bytes from the start of one to that of the next in user memory.
+    pub(super) user_bytes: usize,
+    /// The same in scratch.
+    pub(super) cell_bytes: usize,
+}
+
+impl Pieces {
+    const ONE: Pieces = Pieces { number: 1, count: 0, user_bytes: 0, cell_bytes: 0 };
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -84,6 +102,7 @@ impl Entry {
             instruction,
             count: 0,
             bytes: 0,
+            pieces: Pieces::ONE,
             inputs: [Spot::Send(0); 4],
             outputs: [Spot::Send(0); 4],
             input_len: 0,
@@ -139,6 +158,8 @@ pub(super) struct Resolve {
     lending: Lending,
     /// Whether receivers may fold what they get from the send buffer.
     folds_inputs: bool,
+    /// Bytes of a block, where user data is blocks.
+    block_bytes: Option<usize>,
 }
 
 impl Resolve {
@@ -151,6 +172,8 @@ impl Resolve {
             reduce_op: bound.reduce.op(),
             lending,
             folds_inputs: bound.collective.reduces(),
+            block_bytes: (bound.collective.input() != Shape::Whole)
+                .then(|| bound.count * bound.dtype.size_bytes()),
         }
     }
 
@@ -192,8 +215,28 @@ impl Resolve {
         if step.finish.post && self.reduce_op == ReduceOp::Average {
             entry.finish = entry.finish.completing();
         }
+        if step.pieces > 1 {
+            entry.pieces = self.pieces(step);
+        }
         entry.lends = self.lends(&entry, fabric);
         Ok(entry)
+    }
+
+    /// One piece, if all operands are.
+    fn pieces(&self, step: &Step) -> Pieces {
+        let piece_bytes = step.piece_count * self.size_bytes;
+        let pieces = Pieces {
+            number: step.pieces,
+            count: step.piece_count,
+            user_bytes: self.block_bytes.unwrap_or(piece_bytes),
+            cell_bytes: self.chunk_count * self.size_bytes,
+        };
+        let gaps = |site: &Site| match site {
+            Site::Input { .. } | Site::Output { .. } => pieces.user_bytes != piece_bytes,
+            Site::Scratch { .. } => pieces.cell_bytes != piece_bytes,
+            Site::Receive { .. } | Site::Send { .. } => false,
+        };
+        if step.inputs().iter().chain(step.outputs()).any(gaps) { pieces } else { Pieces::ONE }
     }
 
     /// Whether what the step sends is lent: every edge it goes to must be able to. A network brings it
@@ -204,7 +247,7 @@ impl Resolve {
         let kept = entry.outputs().iter().any(|spot| matches!(spot, Spot::Recv(_)))
             || plain && matches!(entry.inputs(), [Spot::Recv(_)]);
         let in_place = match self.lending {
-            Lending::Nothing => false,
+            Lending::Never | Lending::Nothing => false,
             Lending::Inputs { from } => input && entry.bytes >= from,
             Lending::Everything { from } => entry.bytes >= from,
         };
@@ -214,6 +257,7 @@ impl Resolve {
             _ => None,
         });
         let able = |lends| match lends {
+            _ if self.lending == Lending::Never => false,
             Lends::Nothing => false,
             Lends::InPlace => in_place,
             Lends::OnTheWay => on_the_way,

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! A Move is a name, `pre` and `post` where they apply, its inputs in fold order, `->`, its outputs,
-//! and what it covers: `chunk`, `send_block` or `recv_block`. Operands are `in`, `out` (the block of
+//! and what it covers: `chunk`, `send_block` or `recv_block`, and from there on as many as `span`
+//! says. Operands are `in`, `out` (the block of
 //! another place in parentheses), `scratch(cell)`, `from peer` and `to peer`, with `:tag` for a
 //! parallel edge. The name follows from the operands; a name that does not is an error.
 //!

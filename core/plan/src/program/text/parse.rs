@@ -159,7 +159,9 @@ impl Parser {
             () if line.accept("recv_block") => ExtentOf::RecvBlock,
             () => return line.fail("`chunk`, `send_block` or `recv_block`"),
         };
-        let m = Move { inputs, outputs, extent: Extent { of, index: self.expr(line)? }, finish };
+        let index = self.expr(line)?;
+        let span = if line.accept("span") { Some(self.expr(line)?) } else { None };
+        let m = Move { inputs, outputs, extent: Extent { of, index, span }, finish };
         let derived = self.program.move_name(&m);
         if derived != name {
             return Err(start.error(format!("`{derived}` for these operands"), format!("`{name}`")));

@@ -63,7 +63,8 @@ fn moved(program: &Program, m: &Move) -> String {
         ExtentOf::RecvBlock => "recv_block",
     };
     let index = expr(program, m.extent.index);
-    format!("{:<21} {finish:<8}  {operands:<36} {of} {index}", program.move_name(m))
+    let span = m.extent.span.map_or(String::new(), |span| format!(" span {}", expr(program, span)));
+    format!("{:<21} {finish:<8}  {operands:<36} {of} {index}{span}", program.move_name(m))
 }
 
 fn operand(program: &Program, id: OperandId) -> String {

@@ -69,7 +69,7 @@ proptest! {
 /// A sentence of the random program: which operands, which data, which flags.
 #[derive(Clone, Debug)]
 enum Line {
-    Move(Vec<Operand>, Vec<Operand>, ExtentOf, Node, Finish),
+    Move(Vec<Operand>, Vec<Operand>, ExtentOf, (Node, Option<Node>), Finish),
     Signal(Operand),
     Loop(Bound, Bound, Vec<Line>),
     Barrier,
@@ -103,7 +103,7 @@ fn programs() -> impl Strategy<Value = Program> {
 
 /// A line with its expressions interned.
 enum Ready {
-    Move(Vec<Spot>, Vec<Spot>, ExtentOf, Index, Finish),
+    Move(Vec<Spot>, Vec<Spot>, ExtentOf, (Index, Option<Index>), Finish),
     Signal(Spot),
     Loop(Bound, Bound, Vec<Ready>),
     Barrier,
@@ -111,10 +111,12 @@ enum Ready {
 
 fn prepare(b: &mut Builder, line: &Line) -> Ready {
     match line {
-        Line::Move(inputs, outputs, of, index, finish) => {
+        Line::Move(inputs, outputs, of, (index, span), finish) => {
             let inputs = inputs.iter().map(|operand| spot(b, operand)).collect();
             let outputs = outputs.iter().map(|operand| spot(b, operand)).collect();
-            Ready::Move(inputs, outputs, *of, node(b, index), *finish)
+            let index = node(b, index);
+            let span = span.as_ref().map(|span| node(b, span));
+            Ready::Move(inputs, outputs, *of, (index, span), *finish)
         }
         Line::Signal(operand) => Ready::Signal(spot(b, operand)),
         Line::Loop(start, end, body) => {
@@ -126,8 +128,13 @@ fn prepare(b: &mut Builder, line: &Line) -> Ready {
 
 fn write(l: &mut LaneBuilder<'_>, line: &Ready) {
     match line {
-        Ready::Move(inputs, outputs, of, index, finish) => {
-            l.fold_all(inputs).into_all(outputs).finish(*finish).cover(*of, *index);
+        Ready::Move(inputs, outputs, of, (index, span), finish) => {
+            let sentence = l.fold_all(inputs).into_all(outputs).finish(*finish);
+            let sentence = match span {
+                Some(span) => sentence.span(*span),
+                None => sentence,
+            };
+            sentence.cover(*of, *index);
         }
         Ready::Signal(spot) => l.signal(*spot),
         // The bounds are put in afterwards; here they only have to be told apart.
@@ -197,8 +204,9 @@ fn lines(depth: u32) -> BoxedStrategy<Line> {
     let operands = || prop::collection::vec(operands(), 1..=4);
     let of = prop::sample::select([ExtentOf::Chunk, ExtentOf::SendBlock, ExtentOf::RecvBlock].to_vec());
     let finish = (any::<bool>(), any::<bool>()).prop_map(|(pre, post)| Finish { pre, post });
-    let moves = (operands(), operands(), of, nodes(), finish)
-        .prop_map(|(inputs, outputs, of, index, finish)| Line::Move(inputs, outputs, of, index, finish));
+    let extents = (nodes(), prop::option::of(nodes()));
+    let moves = (operands(), operands(), of, extents, finish)
+        .prop_map(|(inputs, outputs, of, extent, finish)| Line::Move(inputs, outputs, of, extent, finish));
     let flat =
         prop_oneof![8 => moves, 1 => self::operands().prop_map(Line::Signal), 1 => Just(Line::Barrier)];
     if depth == 0 {
