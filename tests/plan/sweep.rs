@@ -45,6 +45,7 @@ fn nonces_hold_where_sets_end() {
         (Collective::Barrier, Algorithm::Dissemination, 1500),
         (Collective::Broadcast, Algorithm::Binomial, 5000),
         (Collective::Reduce, Algorithm::Binomial, 4097),
+        (Collective::AllReduce, Algorithm::RecursiveDoubling, 1500),
     ] {
         let plan = Plan::new(collective, algorithm, n).unwrap();
         let mut case = cases(&plan, Depth::Quick).remove(0);
@@ -105,6 +106,6 @@ fn on_all_cores(
 }
 
 /// Algorithms of all collectives.
-const PLANS: u64 = 26;
+const PLANS: u64 = 27;
 /// Up to here every plan is walked through each axis of cases.
 const MAX_RANKS: u32 = 24;

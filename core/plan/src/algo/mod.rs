@@ -10,12 +10,15 @@ mod direct;
 mod dissemination;
 mod in_order;
 mod one_shot;
+pub(crate) mod pairs;
+mod recursive_doubling;
 mod ring;
 mod two_shot;
 
 use core::fmt;
 use core::str::FromStr;
 
+use self::pairs::{Pairs, Standing};
 use crate::collective::Collective;
 use crate::dtype::UnknownName;
 use crate::ids::Place;
@@ -38,17 +41,20 @@ pub enum Algorithm {
     Dissemination = 4,
     /// A tree in which each rank serves the ranks at distances 1, 2, 4 and so on.
     Binomial = 5,
+    /// Whole vectors are exchanged at distances 1, 2, 4 and so on.
+    RecursiveDoubling = 6,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Algorithm; 6] = [
+    pub const ALL: [Algorithm; 7] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
         Algorithm::Direct,
         Algorithm::Dissemination,
         Algorithm::Binomial,
+        Algorithm::RecursiveDoubling,
     ];
 
     /// The name used in tables, texts and on the command line.
@@ -60,6 +66,7 @@ impl Algorithm {
             Algorithm::Direct => "direct",
             Algorithm::Dissemination => "dissemination",
             Algorithm::Binomial => "binomial",
+            Algorithm::RecursiveDoubling => "recursive_doubling",
         }
     }
 
@@ -69,7 +76,7 @@ impl Algorithm {
             Algorithm::Ring => 2,
             Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Direct => n.saturating_sub(1),
             Algorithm::Dissemination => 2 * rounds(n),
-            Algorithm::Binomial => rounds(n) + 1,
+            Algorithm::Binomial | Algorithm::RecursiveDoubling => rounds(n) + 1,
         }
     }
 
@@ -99,7 +106,9 @@ impl FromStr for Algorithm {
 /// The algorithms that carry out a collective, the safest choice for large sizes first.
 pub const fn algorithms(collective: Collective) -> &'static [Algorithm] {
     match collective {
-        Collective::AllReduce => &[Algorithm::Ring, Algorithm::OneShot, Algorithm::TwoShot],
+        Collective::AllReduce => {
+            &[Algorithm::Ring, Algorithm::RecursiveDoubling, Algorithm::OneShot, Algorithm::TwoShot]
+        }
         Collective::Reduce | Collective::Broadcast => {
             &[Algorithm::Ring, Algorithm::Binomial, Algorithm::Direct]
         }
@@ -127,6 +136,8 @@ pub struct Role {
     position: Position,
     /// Children in a tree.
     children: u8,
+    /// Where powers of two are wanted.
+    standing: Standing,
 }
 
 /// ⌈log2 n⌉.
@@ -176,7 +187,11 @@ pub(crate) fn role(collective: Collective, algorithm: Algorithm, n: u32, place: 
         Algorithm::Binomial => binomial::children(n, place, root),
         _ => 0,
     };
-    Role { duty, position, children }
+    let standing = match algorithm {
+        Algorithm::RecursiveDoubling => Pairs::of(n).standing(place),
+        _ => Standing::Single,
+    };
+    Role { duty, position, children, standing }
 }
 
 /// The program of a role; the caller has made sure that the algorithm suits the collective.
@@ -191,6 +206,7 @@ pub(crate) fn program(collective: Collective, algorithm: Algorithm, n: u32, role
         Algorithm::Direct => direct::program(collective, n, role),
         Algorithm::Dissemination => dissemination::program(n),
         Algorithm::Binomial => binomial::program(collective, role),
+        Algorithm::RecursiveDoubling => recursive_doubling::program(n, role),
     }
 }
 

@@ -24,7 +24,7 @@ fn golden_tables() {
             8,
             Rates::SHARED_MEMORY,
             Collective::AllReduce,
-            "<= 4096 one_shot x1; <= 4194304 two_shot x1; else ring x1",
+            "<= 4096 one_shot x1; <= 8192 recursive_doubling x1; <= 4194304 two_shot x1; else ring x1",
         ),
         (
             8,
@@ -38,10 +38,16 @@ fn golden_tables() {
             64,
             Rates::SOCKET,
             Collective::AllReduce,
-            "<= 128 one_shot x1; <= 4096 one_shot x2; <= 8192 two_shot x1; <= 16777216 two_shot x2; \
+            "<= 512 recursive_doubling x1; <= 131072 recursive_doubling x2; <= 16777216 two_shot x2; \
              <= 33554432 two_shot x4; <= 134217728 two_shot x2; else ring x2",
         ),
-        (1024, Rates::RDMA, Collective::AllReduce, "<= 1048576 ring x1; <= 16777216 ring x2; else ring x4"),
+        (
+            1024,
+            Rates::RDMA,
+            Collective::AllReduce,
+            "<= 1024 recursive_doubling x1; <= 8192 recursive_doubling x2; <= 16777216 recursive_doubling x4; \
+             else ring x4",
+        ),
         (
             16,
             Rates::RDMA,
@@ -82,7 +88,10 @@ fn wishes_are_obeyed_or_refused() {
     let algorithm = |text, collective| with(text).unwrap().choose(collective, 64).algorithm;
     assert_eq!(algorithm("ring", Collective::AllReduce), Algorithm::Ring);
     assert_eq!(algorithm("ring", Collective::Barrier), Algorithm::Dissemination);
-    assert_eq!(algorithm("AllReduce:^OneShot,ring", Collective::AllReduce), Algorithm::TwoShot);
+    assert_eq!(
+        algorithm("AllReduce:^OneShot,ring,RecursiveDoubling", Collective::AllReduce),
+        Algorithm::TwoShot
+    );
     assert_eq!(algorithm("ring; allreduce:two_shot", Collective::AllReduce), Algorithm::TwoShot);
     let collective = Collective::Broadcast;
     assert_eq!(with("broadcast:two_shot").unwrap_err(), NothingAllowed { collective });
@@ -100,6 +109,7 @@ fn the_explanation_names_every_loser() {
     let expected = [
         (Algorithm::TwoShot, Standing::Chosen),
         (Algorithm::Ring, Standing::NotReproducible),
+        (Algorithm::RecursiveDoubling, Standing::Slower),
         (Algorithm::OneShot, Standing::Slower),
     ];
     assert_eq!(standings, expected);

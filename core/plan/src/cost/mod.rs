@@ -5,7 +5,7 @@
 //! formulas are those of the algorithms' own descriptions, and the [`clock`](crate::machine::clock)
 //! gives the same result for the same plan. They leave out contention: that is the simulator's.
 
-use alloc::vec::Vec;
+mod logarithmic;
 
 use crate::algo::{Algorithm, rounds};
 use crate::collective::Collective;
@@ -147,9 +147,9 @@ fn pushed(
     let whole = bytes as f64;
     // What a rank keeps to itself is one n-th.
     let shared = whole * peers as f64 / f64::from(n);
-    let cut = |part: u64| part.div_ceil(chunk_bytes.max(1) * u64::from(channels.max(1))).max(1);
-    let block_passes = cut(bytes.div_ceil(u64::from(n)));
-    let passes = cut(bytes);
+    let load = Load { n, bytes, pass_bytes: chunk_bytes.max(1) * u64::from(channels.max(1)) };
+    let block_passes = load.passes(bytes.div_ceil(u64::from(n)));
+    let passes = load.passes(bytes);
     let folded = |bytes: f64| if collective.reduces() { bytes } else { 0.0 };
     let (ranks, n) = (n, u64::from(n));
     // Folds of few contributions are one Move (see `algo::in_order`).
@@ -160,7 +160,6 @@ fn pushed(
             let moved_bytes = (peers - 1 + passes) as f64 * whole / passes as f64;
             Cost { messages: peers, moves: passes, moved_bytes, folded_bytes: folded(moved_bytes) }
         }
-        (_, Algorithm::Binomial) => binomial(collective, ranks, whole / passes as f64, passes),
         (Collective::AllReduce, Algorithm::Ring) => Cost {
             messages: 2 * peers,
             moves: (2 * n - 1) * block_passes,
@@ -179,6 +178,9 @@ fn pushed(
             moved_bytes: 2.0 * shared,
             folded_bytes: shared,
         },
+        (_, Algorithm::Binomial | Algorithm::RecursiveDoubling) => {
+            logarithmic::cost(collective, algorithm, &load)
+        }
         (_, Algorithm::OneShot) => {
             let all = peers as f64 * whole;
             Cost { messages: 1, moves: (peers + folds) * passes, moved_bytes: all, folded_bytes: all }
@@ -207,51 +209,20 @@ fn pushed(
     }
 }
 
-/// A tree in passes of `chunk` bytes: the first passes all hops, the others follow at the pace of the
-/// busiest rank.
-fn binomial(collective: Collective, n: u32, chunk: f64, passes: u64) -> Cost {
-    let (hops, root_children) = (u64::from(n.ilog2()), u64::from(rounds(n)));
-    let behind = (passes - 1) as f64 * chunk;
-    if collective == Collective::Broadcast {
-        let moves = 1 + root_children.saturating_sub(3).div_ceil(4);
-        let moved_bytes = (root_children * passes) as f64 * chunk;
-        return Cost { messages: hops, moves: moves * passes, moved_bytes, folded_bytes: 0.0 };
-    }
-    let inner_folds = root_children.saturating_sub(1) as f64;
-    Cost {
-        messages: hops,
-        moves: root_children.div_ceil(3) * passes,
-        moved_bytes: hops as f64 * chunk + behind,
-        folded_bytes: binomial_folds(n).1 as f64 * chunk + inner_folds * behind,
-    }
+/// What is moved, and how it is cut.
+struct Load {
+    n: u32,
+    /// S.
+    bytes: u64,
+    /// What one Move on every channel moves.
+    pass_bytes: u64,
 }
 
-/// Hops and folds on the way of the last contribution to the root of a binomial reduce.
-fn binomial_folds(n: u32) -> (u64, u64) {
-    // Of subtrees of 1, 2, 4, … ranks. A Move folds three children once all of them have arrived.
-    let mut full: Vec<(u64, u64)> = Vec::new();
-    for _ in 0..rounds(n) {
-        full.push(joined(&full));
+impl Load {
+    /// Passes over so many bytes.
+    fn passes(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.pass_bytes).max(1)
     }
-    // Only the last child's subtree may be cut short, and in it again only the last.
-    let rest = |n: u32| n - n.next_power_of_two() / 2;
-    let cut: Vec<u32> = core::iter::successors(Some(n), |n| (*n > 1).then(|| rest(*n))).collect();
-    cut.iter().rev().fold((0, 0), |last, n| {
-        let mut children = full[..rounds(*n) as usize].to_vec();
-        if let Some(child) = children.last_mut() {
-            *child = last;
-        }
-        joined(&children)
-    })
-}
-
-/// When a rank has folded all its children, in hops and folds.
-fn joined(children: &[(u64, u64)]) -> (u64, u64) {
-    children.chunks(3).fold((0, 0), |ready, group| {
-        let arrivals = group.iter().map(|(hops, folds)| (hops + 1, *folds));
-        let (hops, folds) = arrivals.fold(ready, core::cmp::Ord::max);
-        (hops, folds + group.len() as u64)
-    })
 }
 
 #[cfg(test)]
@@ -296,12 +267,13 @@ mod tests {
             chunk_bytes: u64::MAX,
             pulls: false,
         };
-        use Algorithm::{Binomial, Direct, OneShot, Ring, TwoShot};
+        use Algorithm::{Binomial, Direct, OneShot, RecursiveDoubling, Ring, TwoShot};
         use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter};
         let pairs = vec![
             (AllReduce, Ring),
             (AllReduce, OneShot),
             (AllReduce, TwoShot),
+            (AllReduce, RecursiveDoubling),
             (ReduceScatter, Ring),
             (AllGather, Ring),
             (AllGather, Direct),
@@ -313,7 +285,12 @@ mod tests {
             (Reduce, Binomial),
         ];
         for (collective, algorithm) in pairs {
-            for n in [2, 3, 5, 6, 7, 8, 12, 14, 15, 20, 21, 24, 28] {
+            let sizes = match algorithm {
+                // Where few ranks stand in pairs, the formula is on the safe side.
+                RecursiveDoubling => [2, 3, 4, 6, 7, 8, 12, 14, 15, 24, 28, 30].as_slice(),
+                _ => &[2, 3, 5, 6, 7, 8, 12, 14, 15, 20, 21, 24, 28],
+            };
+            for n in sizes.iter().copied() {
                 let vector = 840;
                 let count =
                     if collective.input() == crate::Shape::Whole { vector } else { vector / n as usize };
@@ -324,7 +301,8 @@ mod tests {
                 assert_eq!(moment.messages, cost.messages, "{collective}.{algorithm} n={n}");
                 // Of ranks that do not all do the same, the busiest counts.
                 let average = steps.div_ceil(u64::from(n));
-                let same = !(collective.rooted() || algorithm == OneShot || algorithm == TwoShot);
+                let same =
+                    !(collective.rooted() || [OneShot, TwoShot, RecursiveDoubling].contains(&algorithm));
                 let right = if same { cost.moves == average } else { cost.moves >= average };
                 assert!(right, "{collective}.{algorithm} n={n}: {} {average}", cost.moves);
             }

@@ -1,0 +1,90 @@
+//! The costs of trees and of exchanges at distances 1, 2, 4 and so on.
+
+use alloc::vec::Vec;
+
+use super::{Cost, Load};
+use crate::algo::pairs::Pairs;
+use crate::algo::{Algorithm, rounds};
+use crate::collective::Collective;
+
+/// The cost of an algorithm with logarithmically many rounds. n is at least 2.
+pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) -> Cost {
+    match algorithm {
+        Algorithm::Binomial => binomial(collective, load),
+        _ => recursive_doubling(load),
+    }
+}
+
+/// The whole vector in each step.
+fn recursive_doubling(load: &Load) -> Cost {
+    let (rounds, whole) = (u64::from(load.n.ilog2()), load.bytes as f64);
+    let (waits, sends, folds) = pair_steps(load.n);
+    Cost {
+        messages: rounds + waits,
+        moves: (rounds + 1) * load.passes(load.bytes),
+        moved_bytes: (rounds + sends) as f64 * whole,
+        folded_bytes: (rounds + folds) as f64 * whole,
+    }
+}
+
+/// What pairs of ranks add to recursive doubling: messages, vectors moved and folded.
+///
+/// Whether everybody has to wait for two messages more depends on whether the way from the last pair
+/// through all steps ends at a pair.
+fn pair_steps(n: u32) -> (u64, u64, u64) {
+    let Pairs { count, rounds } = Pairs::of(n);
+    match 2 * count {
+        0 => (0, 0, 0),
+        paired if paired > 1 << rounds => (2, 2, 1),
+        _ => (1, 2, 1),
+    }
+}
+
+/// A tree in passes of a chunk: the first passes all hops, the others follow at the pace of the busiest
+/// rank.
+fn binomial(collective: Collective, load: &Load) -> Cost {
+    let (n, passes) = (load.n, load.passes(load.bytes));
+    let chunk = load.bytes as f64 / passes as f64;
+    let (hops, root_children) = (u64::from(n.ilog2()), u64::from(rounds(n)));
+    let behind = (passes - 1) as f64 * chunk;
+    if collective == Collective::Broadcast {
+        let moves = 1 + root_children.saturating_sub(3).div_ceil(4);
+        let moved_bytes = (root_children * passes) as f64 * chunk;
+        return Cost { messages: hops, moves: moves * passes, moved_bytes, folded_bytes: 0.0 };
+    }
+    let inner_folds = root_children.saturating_sub(1) as f64;
+    Cost {
+        messages: hops,
+        moves: root_children.div_ceil(3) * passes,
+        moved_bytes: hops as f64 * chunk + behind,
+        folded_bytes: binomial_folds(n).1 as f64 * chunk + inner_folds * behind,
+    }
+}
+
+/// Hops and folds on the way of the last contribution to the root of a binomial reduce.
+fn binomial_folds(n: u32) -> (u64, u64) {
+    // Of subtrees of 1, 2, 4, … ranks. A Move folds three children once all of them have arrived.
+    let mut full: Vec<(u64, u64)> = Vec::new();
+    for _ in 0..rounds(n) {
+        full.push(joined(&full));
+    }
+    // Only the last child's subtree may be cut short, and in it again only the last.
+    let rest = |n: u32| n - n.next_power_of_two() / 2;
+    let cut: Vec<u32> = core::iter::successors(Some(n), |n| (*n > 1).then(|| rest(*n))).collect();
+    cut.iter().rev().fold((0, 0), |last, n| {
+        let mut children = full[..rounds(*n) as usize].to_vec();
+        if let Some(child) = children.last_mut() {
+            *child = last;
+        }
+        joined(&children)
+    })
+}
+
+/// When a rank has folded all its children, in hops and folds.
+fn joined(children: &[(u64, u64)]) -> (u64, u64) {
+    children.chunks(3).fold((0, 0), |ready, group| {
+        let arrivals = group.iter().map(|(hops, folds)| (hops + 1, *folds));
+        let (hops, folds) = arrivals.fold(ready, core::cmp::Ord::max);
+        (hops, folds + group.len() as u64)
+    })
+}
