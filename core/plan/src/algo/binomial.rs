@@ -21,7 +21,9 @@ use alloc::vec::Vec;
 use super::{Duty, Role};
 use crate::collective::Collective;
 use crate::ids::Place;
-use crate::program::builder::{Builder, Index, LaneBuilder, R, ROOT, Spot, from, input, output, scratch, to};
+use crate::program::builder::{
+    Arithmetic, Builder, Index, LaneBuilder, R, ROOT, Spot, from, input, output, scratch, to,
+};
 use crate::program::{Chunks, Finish, Program};
 
 /// The number of a place's children.

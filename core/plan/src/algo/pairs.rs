@@ -6,7 +6,7 @@
 
 use super::Role;
 use crate::ids::Place;
-use crate::program::builder::{Builder, Index, R};
+use crate::program::builder::{Arithmetic, Builder, Index, R};
 
 /// How a rank stands.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -49,13 +49,13 @@ impl Pairs {
             Standing::First => b.over(R, 2),
             _ => {
                 let seat = b.plain(R - self.count as i32);
-                b.max(seat, 0)
+                b.modulo(seat, 1 << self.rounds)
             }
         }
     }
 
     /// The place of who sits there.
-    pub(super) fn place(self, b: &mut Builder, seat: Index) -> Index {
+    pub(super) fn place(self, b: &mut impl Arithmetic, seat: Index) -> Index {
         if self.count == 0 {
             return seat;
         }

@@ -16,15 +16,17 @@
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
 //! operations in MPICH", IJHPCA 19 (2005).
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Role;
 use super::pairs::{Pairs, Standing};
 use crate::collective::Collective;
-use crate::program::builder::{Builder, Index, R, Spot, from, input, output, to};
+use crate::program::builder::{
+    Arithmetic, Builder, Index, LaneBuilder, R, Spot, Term, from, input, output, to,
+};
 use crate::program::{Chunks, Finish, Program};
 
-/// The steps are written out; there are at most 20.
 pub(super) fn program(n: u32, role: Role) -> Program {
     let mut b = Builder::new("recursive_doubling", Collective::AllReduce, Chunks::ONE);
     if role.standing == Standing::Second {
@@ -36,44 +38,64 @@ pub(super) fn program(n: u32, role: Role) -> Program {
     }
     let pairs = Pairs::of(n);
     let seat = pairs.seat(&mut b, role);
-    let steps: Vec<Step> = (0..pairs.rounds).map(|k| Step::new(&mut b, pairs, seat, k)).collect();
+    let last = pairs.rounds as i32 - 1;
     let in_pair = role.standing == Standing::First;
     b.lane(|l| {
-        let sends = steps.first().map(|step| to(step.peer));
+        let first_peer = Step::new(l, pairs, seat, 0).peer;
         if in_pair {
-            let outputs: Vec<Spot> = [output()].into_iter().chain(sends).collect();
-            l.fold([input(), from(R + 1)]).pre().into_all(&outputs).chunk(0);
+            l.fold([input(), from(R + 1)]).pre().into([output(), to(first_peer)]).chunk(0);
         } else {
-            l.fold([input()]).pre().into_all(sends.as_slice()).chunk(0);
+            l.fold([input()]).pre().into([to(first_peer)]).chunk(0);
+            if last > 0 {
+                exchange(l, pairs, seat, 0.into(), input(), None);
+            }
         }
-        for (k, step) in steps.iter().enumerate() {
-            let (own, pre) = if k == 0 && !in_pair { (input(), true) } else { (output(), false) };
-            let next = match steps.get(k + 1) {
-                Some(next) => Some(to(next.peer)),
-                None => in_pair.then(|| to(R + 1)),
-            };
-            let outputs: Vec<Spot> = [output()].into_iter().chain(next).collect();
-            let finish = Finish { pre, post: k + 1 == steps.len() };
-            // The chunk behind the last is empty.
-            l.fold([own, from(step.peer)]).finish(finish).into_all(&outputs).span(1).chunk(step.upper);
-            l.fold([from(step.peer), own]).finish(finish).into_all(&outputs).span(step.upper).chunk(0);
+        let own = if last == 0 && !in_pair { input() } else { output() };
+        let begun = i32::from(!in_pair);
+        if last > begun {
+            l.each(begun, last, |l, i| exchange(l, pairs, seat, i, output(), None));
         }
+        let hand_over = if in_pair { vec![to(R + 1)] } else { Vec::new() };
+        exchange(l, pairs, seat, last.into(), own, Some(&hand_over));
     });
     b.finish()
+}
+
+/// Folds `own` with the sum of step k's partner and sends the result on to the next, or, in the last
+/// step, to those that wait for it.
+fn exchange(
+    l: &mut LaneBuilder<'_>,
+    pairs: Pairs,
+    seat: Index,
+    k: Term,
+    own: Spot,
+    results: Option<&[Spot]>,
+) {
+    let Step { peer, upper } = Step::new(l, pairs, seat, k);
+    let mut outputs = vec![output()];
+    match results {
+        Some(results) => outputs.extend_from_slice(results),
+        None => outputs.push(to(Step::new(l, pairs, seat, k + 1).peer)),
+    }
+    let finish = Finish { pre: own == input(), post: results.is_some() };
+    // What lies behind the last chunk is empty.
+    l.fold([own, from(peer)]).finish(finish).into_all(&outputs).span(1).chunk(upper);
+    l.fold([from(peer), own]).finish(finish).into_all(&outputs).span(upper).chunk(0);
 }
 
 /// One exchange.
 struct Step {
     /// With whom.
     peer: Index,
-    /// 1 if the own seat is the upper of the two, else 0.
+    /// Positive if the own seat is the upper of the two, else 0.
     upper: Index,
 }
 
 impl Step {
-    fn new(b: &mut Builder, pairs: Pairs, seat: Index, k: u32) -> Step {
-        let opposite = b.xor(seat, 1 << k);
-        let above = b.over(seat, 1 << k);
-        Step { peer: pairs.place(b, opposite), upper: b.modulo(above, 2) }
+    fn new(l: &mut LaneBuilder<'_>, pairs: Pairs, seat: Index, k: impl Into<Term>) -> Step {
+        let exponent = l.plain(k);
+        let bit = l.power_of_two(exponent);
+        let opposite = l.xor(seat, bit);
+        Step { peer: pairs.place(l, opposite), upper: l.and(seat, bit) }
     }
 }

@@ -137,6 +137,8 @@ impl Writer {
             Expr::Div(a, divisor) => self.apply(7, a, 0, divisor),
             Expr::Mod(a, divisor) => self.apply(8, a, 0, divisor),
             Expr::ModN(a) => self.apply(9, a, 0, 0),
+            Expr::And(a, b) => self.apply(10, a, b, 0),
+            Expr::Pow2(a) => self.apply(11, a, 0, 0),
         }
     }
 
@@ -318,6 +320,8 @@ impl Reader<'_> {
             7 => Expr::Div(a, constant),
             8 => Expr::Mod(a, constant),
             9 => Expr::ModN(a),
+            10 => Expr::And(a, b),
+            11 => Expr::Pow2(a),
             _ => return Err(self.error("a kind of expression")),
         })
     }

@@ -47,7 +47,7 @@ pub const ROOT: Term = Term { root: 1, ..ZERO };
 /// The number of ranks.
 pub const N: Term = Term { n: 1, ..ZERO };
 
-/// A place, block, chunk or cell: a term, or an expression made with [`Builder::expr`].
+/// A place, block, chunk or cell: a term, or an expression made with [`Arithmetic`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Index {
     /// A term.
@@ -155,87 +155,118 @@ impl Builder {
         self.program.lanes.push(Lane { start, end, share, shares });
     }
 
-    /// Makes an expression that a [`Term`] cannot say.
-    pub fn expr(&mut self, expr: Expr) -> Index {
-        Index::Expr(intern(&mut self.program.exprs, expr))
+    /// The program, in [`Program::canonical`] form.
+    pub fn finish(self) -> Program {
+        self.program.canonical()
     }
+}
+
+/// What makes expressions that a [`Term`] cannot say: a [`Builder`] or, where loop variables occur, a
+/// [`LaneBuilder`].
+pub trait Arithmetic {
+    /// Stores an expression.
+    fn expr(&mut self, expr: Expr) -> Index;
+
+    /// The expression of an index.
+    fn id(&mut self, index: Index) -> ExprId;
 
     /// A term as it stands, not modulo n.
-    pub fn plain(&mut self, term: impl Into<Term>) -> Index {
+    fn plain(&mut self, term: impl Into<Term>) -> Index {
         let Term { constant, rank, root, n, vars } = term.into();
         self.expr(Expr::Affine { constant, rank, root, n, vars, modulo: Modulo::None })
     }
 
     /// The lowest set bit.
-    pub fn low_bit(&mut self, of: impl Into<Index>) -> Index {
-        self.unary(of, Expr::LowBit)
+    fn low_bit(&mut self, of: impl Into<Index>) -> Index {
+        let of = self.id(of.into());
+        self.expr(Expr::LowBit(of))
+    }
+
+    /// 2 to the power of a value.
+    fn power_of_two(&mut self, exponent: impl Into<Index>) -> Index {
+        let exponent = self.id(exponent.into());
+        self.expr(Expr::Pow2(exponent))
     }
 
     /// The remainder by n, never negative.
-    pub fn mod_n(&mut self, of: impl Into<Index>) -> Index {
-        self.unary(of, Expr::ModN)
+    fn mod_n(&mut self, of: impl Into<Index>) -> Index {
+        let of = self.id(of.into());
+        self.expr(Expr::ModN(of))
     }
 
     /// A multiple.
-    pub fn times(&mut self, of: impl Into<Index>, factor: i32) -> Index {
-        self.unary(of, |id| Expr::Mul(id, factor))
+    fn times(&mut self, of: impl Into<Index>, factor: i32) -> Index {
+        let of = self.id(of.into());
+        self.expr(Expr::Mul(of, factor))
     }
 
     /// The quotient rounded down.
-    pub fn over(&mut self, of: impl Into<Index>, divisor: i32) -> Index {
-        self.unary(of, |id| Expr::Div(id, divisor))
+    fn over(&mut self, of: impl Into<Index>, divisor: i32) -> Index {
+        let of = self.id(of.into());
+        self.expr(Expr::Div(of, divisor))
     }
 
     /// The remainder, never negative.
-    pub fn modulo(&mut self, of: impl Into<Index>, divisor: i32) -> Index {
-        self.unary(of, |id| Expr::Mod(id, divisor))
+    fn modulo(&mut self, of: impl Into<Index>, divisor: i32) -> Index {
+        let of = self.id(of.into());
+        self.expr(Expr::Mod(of, divisor))
     }
 
     /// The sum of two.
-    pub fn sum(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
-        self.binary(left, right, Expr::Add)
+    fn sum(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        let (left, right) = (self.id(left.into()), self.id(right.into()));
+        self.expr(Expr::Add(left, right))
     }
 
     /// The first less the second.
-    pub fn difference(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+    fn difference(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        let left = self.id(left.into());
         let minus = self.times(right, -1);
-        self.sum(left, minus)
+        self.sum(Index::Expr(left), minus)
     }
 
     /// The smaller of two.
-    pub fn min(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
-        self.binary(left, right, Expr::Min)
+    fn min(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        let (left, right) = (self.id(left.into()), self.id(right.into()));
+        self.expr(Expr::Min(left, right))
     }
 
     /// The larger of two.
-    pub fn max(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
-        self.binary(left, right, Expr::Max)
+    fn max(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        let (left, right) = (self.id(left.into()), self.id(right.into()));
+        self.expr(Expr::Max(left, right))
     }
 
     /// Bitwise exclusive or of two.
-    pub fn xor(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
-        self.binary(left, right, Expr::Xor)
+    fn xor(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        let (left, right) = (self.id(left.into()), self.id(right.into()));
+        self.expr(Expr::Xor(left, right))
     }
 
-    fn unary(&mut self, of: impl Into<Index>, make: impl FnOnce(ExprId) -> Expr) -> Index {
-        let id = expr(&mut self.program, of.into());
-        self.expr(make(id))
+    /// Bitwise and of two.
+    fn and(&mut self, left: impl Into<Index>, right: impl Into<Index>) -> Index {
+        let (left, right) = (self.id(left.into()), self.id(right.into()));
+        self.expr(Expr::And(left, right))
+    }
+}
+
+impl Arithmetic for Builder {
+    fn expr(&mut self, expr: Expr) -> Index {
+        Index::Expr(intern(&mut self.program.exprs, expr))
     }
 
-    fn binary(
-        &mut self,
-        left: impl Into<Index>,
-        right: impl Into<Index>,
-        make: impl FnOnce(ExprId, ExprId) -> Expr,
-    ) -> Index {
-        let left = expr(&mut self.program, left.into());
-        let right = expr(&mut self.program, right.into());
-        self.expr(make(left, right))
+    fn id(&mut self, index: Index) -> ExprId {
+        expr(&mut self.program, index)
+    }
+}
+
+impl Arithmetic for LaneBuilder<'_> {
+    fn expr(&mut self, expr: Expr) -> Index {
+        Index::Expr(intern(&mut self.program.exprs, expr))
     }
 
-    /// The program, in [`Program::canonical`] form.
-    pub fn finish(self) -> Program {
-        self.program.canonical()
+    fn id(&mut self, index: Index) -> ExprId {
+        expr(self.program, index)
     }
 }
 

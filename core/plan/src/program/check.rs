@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Deref;
 
+use super::expr::power;
 use super::{
     Bound, Edge, Expr, ExprId, ExtentOf, Instruction, Lane, Loop, MAX_LOOP_DEPTH, Modulo, Move, Operand,
     OperandId, Program,
@@ -71,7 +72,8 @@ impl core::error::Error for CheckError {}
 impl Program {
     /// Checks the program for `n` ranks.
     pub fn check(self, n: u32) -> Result<Checked, CheckError> {
-        let mut checker = Checker { program: &self, n: i64::from(n), used: Vec::new(), reach: 1, widest: 1 };
+        let mut checker =
+            Checker { program: &self, n: i64::from(n), used: Vec::new(), reach: 1, widest: 1, index: None };
         checker.program()?;
         let widest = usize::try_from(checker.widest).unwrap_or(usize::MAX);
         Ok(Checked { program: Arc::new(self), n, widest })
@@ -87,6 +89,8 @@ struct Checker<'a> {
     reach: i64,
     /// The most that any does.
     widest: i64,
+    /// The first of them, if there is a span.
+    index: Option<ExprId>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -218,6 +222,7 @@ impl Checker<'_> {
         }
         self.finish(at, m)?;
         self.extent(at, m, scope)?;
+        self.index = m.extent.span.map(|_| m.extent.index);
         for id in m.inputs.as_slice() {
             self.operand(lane, at, *id, Direction::Receive, scope)?;
         }
@@ -251,11 +256,7 @@ impl Checker<'_> {
         require(whole == (of == ExtentOf::Chunk), Some(at), "chunks of vectors, blocks of blocks", || {
             format!("{of:?} in {}", self.program.collective)
         })?;
-        let limit = if whole {
-            i64::try_from(self.program.chunks.of(self.n as u32)).unwrap_or(i64::MAX)
-        } else {
-            self.n
-        };
+        let limit = self.limit();
         self.reach = 1;
         let Some(span) = m.extent.span else {
             return self.index(at, m.extent.index, limit, "a chunk or block", scope);
@@ -275,6 +276,14 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// Chunks of a pass, or blocks.
+    fn limit(&self) -> i64 {
+        match self.program.collective.input() {
+            Shape::Whole => i64::try_from(self.program.chunks.of(self.n as u32)).unwrap_or(i64::MAX),
+            _ => self.n,
+        }
+    }
+
     fn operand(&mut self, lane: usize, at: usize, id: OperandId, side: Direction, scope: &Scope) -> Verdict {
         let Some(operand) = self.program.operands.get(usize::from(id)) else {
             return refuse(Some(at), "a known operand", format!("operand {id}"));
@@ -292,7 +301,10 @@ impl Checker<'_> {
                 block.map_or(Ok(()), |block| self.index(at, block, room(self.n), "a block", scope))
             }
             (Operand::Scratch(cell), _) => {
-                let cells = room(i64::from(self.program.scratch_chunks));
+                let cells = i64::from(self.program.scratch_chunks);
+                // A cell that is the index is cut where the span is.
+                let cut = self.index == Some(cell) && cells >= self.limit();
+                let cells = if cut { cells } else { room(cells) };
                 self.index(at, cell, cells, "a scratch cell", scope)
             }
             (Operand::Receive(edge), Direction::Receive) => self.edge(lane, at, side, edge, scope),
@@ -402,6 +414,8 @@ impl Checker<'_> {
             }
             Expr::Mod(a, by) => of(a).modulo(by.into()),
             Expr::ModN(a) => of(a).modulo(self.n),
+            Expr::And(a, b) => of(a).and(of(b)),
+            Expr::Pow2(a) => of(a).power(),
         }
     }
 }
@@ -467,6 +481,22 @@ impl Interval {
         }
     }
 
+    /// What is not negative has no bits that the other could add.
+    fn and(self, other: Interval) -> Interval {
+        match (self.min >= 0, other.min >= 0) {
+            (false, false) => Interval { min: i64::MIN, max: i64::MAX },
+            (true, false) => Interval { min: 0, max: self.max },
+            (false, true) => Interval { min: 0, max: other.max },
+            (true, true) => Interval { min: 0, max: self.max.min(other.max) },
+        }
+    }
+
+    /// Powers grow with their exponent, but for those that do not fit.
+    fn power(self) -> Interval {
+        let fits = self.min >= 0 && self.max <= 62;
+        Interval { min: if fits { power(self.min) } else { 0 }, max: power(self.max.clamp(0, 62)) }
+    }
+
     /// Bits above the highest of either operand stay 0.
     fn xor(self, other: Interval) -> Interval {
         let top = self.max.max(other.max);
@@ -497,7 +527,9 @@ pub const MAX_EXPR_TERMS: usize = 16;
 mod tests {
     use super::*;
     use crate::program::Chunks;
-    use crate::program::builder::{Builder, LaneBuilder, N, R, Term, from, input, output, scratch, to};
+    use crate::program::builder::{
+        Arithmetic, Builder, LaneBuilder, N, R, Term, from, input, output, scratch, to,
+    };
 
     /// Why the checker refuses two lanes for 4 ranks; nothing if it does not.
     fn refusal(

@@ -41,6 +41,10 @@ pub enum Expr {
     Mod(ExprId, i32),
     /// The remainder by n, never negative.
     ModN(ExprId),
+    /// Bitwise and of two.
+    And(ExprId, ExprId),
+    /// 2 to the power of an expression's value; 0 unless that is in 0..=62.
+    Pow2(ExprId),
 }
 
 /// What an affine sum is reduced by.
@@ -151,6 +155,8 @@ impl Expr {
             Expr::Div(a, divisor) => Expr::value(exprs, a, vars).div_euclid(i64::from(divisor.max(1))),
             Expr::Mod(a, divisor) => Expr::value(exprs, a, vars).rem_euclid(i64::from(divisor.max(1))),
             Expr::ModN(a) => wrap(Expr::value(exprs, a, vars), vars.n),
+            Expr::And(a, b) => Expr::value(exprs, a, vars) & Expr::value(exprs, b, vars),
+            Expr::Pow2(a) => power(Expr::value(exprs, a, vars)),
         }
     }
 
@@ -167,6 +173,8 @@ impl Expr {
             Expr::Div(a, divisor) => Expr::Div(f(a), divisor),
             Expr::Mod(a, divisor) => Expr::Mod(f(a), divisor),
             Expr::ModN(a) => Expr::ModN(f(a)),
+            Expr::And(a, b) => Expr::And(f(a), f(b)),
+            Expr::Pow2(a) => Expr::Pow2(f(a)),
         }
     }
 
@@ -174,13 +182,23 @@ impl Expr {
     pub fn references(&self) -> impl Iterator<Item = ExprId> {
         let (a, b) = match *self {
             Expr::Affine { .. } => (None, None),
-            Expr::LowBit(a) | Expr::Mul(a, _) | Expr::Div(a, _) | Expr::Mod(a, _) | Expr::ModN(a) => {
-                (Some(a), None)
+            Expr::LowBit(a)
+            | Expr::Mul(a, _)
+            | Expr::Div(a, _)
+            | Expr::Mod(a, _)
+            | Expr::ModN(a)
+            | Expr::Pow2(a) => (Some(a), None),
+            Expr::Min(a, b) | Expr::Max(a, b) | Expr::Add(a, b) | Expr::Xor(a, b) | Expr::And(a, b) => {
+                (Some(a), Some(b))
             }
-            Expr::Min(a, b) | Expr::Max(a, b) | Expr::Add(a, b) | Expr::Xor(a, b) => (Some(a), Some(b)),
         };
         a.into_iter().chain(b)
     }
+}
+
+/// 2 to this power; 0 if it does not fit.
+pub(super) fn power(exponent: i64) -> i64 {
+    if (0..=62).contains(&exponent) { 1 << exponent } else { 0 }
 }
 
 /// `value` modulo `n`, never negative; cheap when `value` is near the range already.

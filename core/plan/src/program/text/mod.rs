@@ -20,7 +20,7 @@
 //!
 //! Sums of `r`, `root`, `n`, the loop variables `i`, `j`, `k` and a constant need no operator for
 //! multiples: `2n-3i+1`. Square brackets reduce modulo n. Other functions are `lowbit`, `min`,
-//! `max`, `add`, `xor`, `mul`, `div`, `mod` and `modn`. The other instructions are `signal`, `wait`,
+//! `max`, `add`, `xor`, `and`, `mul`, `div`, `mod`, `modn` and `pow2`. The other instructions are `signal`, `wait`,
 //! `barrier` and `exit`. A `#` starts a comment.
 
 mod lexer;

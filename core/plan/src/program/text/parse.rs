@@ -247,6 +247,7 @@ impl Parser {
         match name {
             "lowbit" => return Ok(Expr::LowBit(a)),
             "modn" => return Ok(Expr::ModN(a)),
+            "pow2" => return Ok(Expr::Pow2(a)),
             _ => line.expect(",")?,
         }
         if let "mul" | "div" | "mod" = name {
@@ -262,6 +263,7 @@ impl Parser {
             "min" => Expr::Min(a, b),
             "max" => Expr::Max(a, b),
             "add" => Expr::Add(a, b),
+            "and" => Expr::And(a, b),
             _ => Expr::Xor(a, b),
         })
     }
@@ -371,6 +373,7 @@ fn narrow(index: usize) -> u16 {
     u16::try_from(index).unwrap_or(u16::MAX)
 }
 
-const FUNCTIONS: [&str; 9] = ["lowbit", "min", "max", "add", "xor", "mul", "div", "mod", "modn"];
+const FUNCTIONS: [&str; 11] =
+    ["lowbit", "min", "max", "add", "xor", "mul", "div", "mod", "modn", "and", "pow2"];
 /// Far above what the checker allows; keeps hostile texts off the stack's end.
 const MAX_NESTING: usize = 32;

@@ -109,6 +109,8 @@ fn expr(program: &Program, id: ExprId) -> String {
         Expr::Div(a, divisor) => format!("div({}, {divisor})", of(a)),
         Expr::Mod(a, divisor) => format!("mod({}, {divisor})", of(a)),
         Expr::ModN(a) => format!("modn({})", of(a)),
+        Expr::And(a, b) => format!("and({}, {})", of(a), of(b)),
+        Expr::Pow2(a) => format!("pow2({})", of(a)),
     }
 }
 

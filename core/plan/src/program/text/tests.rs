@@ -6,7 +6,9 @@ use proptest::prelude::*;
 use crate::collective::Collective;
 use crate::ids::Place;
 use crate::plan::Plan;
-use crate::program::builder::{Builder, Index, LaneBuilder, Spot, from, input, output, scratch, to};
+use crate::program::builder::{
+    Arithmetic, Builder, Index, LaneBuilder, Spot, from, input, output, scratch, to,
+};
 use crate::program::{Bound, Chunks, Expr, ExtentOf, Finish, Instruction, Loop, Modulo, Program};
 use crate::verify::plans;
 
@@ -182,6 +184,7 @@ fn node(b: &mut Builder, node: &Node) -> Index {
             match kind {
                 0 => Expr::LowBit(a),
                 1 => Expr::ModN(a),
+                5 => Expr::Pow2(a),
                 2 => Expr::Mul(a, *constant),
                 3 => Expr::Div(a, *constant),
                 _ => Expr::Mod(a, *constant),
@@ -193,6 +196,7 @@ fn node(b: &mut Builder, node: &Node) -> Index {
                 0 => Expr::Min(left, right),
                 1 => Expr::Max(left, right),
                 2 => Expr::Add(left, right),
+                4 => Expr::And(left, right),
                 _ => Expr::Xor(left, right),
             }
         }
@@ -231,8 +235,8 @@ fn nodes() -> impl Strategy<Value = Node> {
     );
     sum.prop_recursive(2, 4, 2, |inner| {
         prop_oneof![
-            (0..5_u8, inner.clone(), any::<i32>()).prop_map(|(k, a, c)| Node::Unary(k, a.into(), c)),
-            (0..4_u8, inner.clone(), inner).prop_map(|(k, a, b)| Node::Binary(k, a.into(), b.into())),
+            (0..6_u8, inner.clone(), any::<i32>()).prop_map(|(k, a, c)| Node::Unary(k, a.into(), c)),
+            (0..5_u8, inner.clone(), inner).prop_map(|(k, a, b)| Node::Binary(k, a.into(), b.into())),
         ]
     })
 }
