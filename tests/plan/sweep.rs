@@ -18,7 +18,7 @@ fn every_plan_holds() {
     for ((collective, algorithm), finding) in &report.findings {
         let fused = *algorithm == Algorithm::Ring
             && !matches!(collective, Collective::Broadcast | Collective::Reduce)
-            || *algorithm == Algorithm::TwoShot;
+            || matches!(algorithm, Algorithm::TwoShot | Algorithm::Rabenseifner);
         assert_eq!(finding.slots, if fused { 2 } else { 1 }, "{collective}.{algorithm}: slots");
         let moving = algorithm.order_moves(*collective);
         assert_eq!(finding.size_independent, !moving, "{collective}.{algorithm}: order of folds");
@@ -46,6 +46,9 @@ fn nonces_hold_where_sets_end() {
         (Collective::Broadcast, Algorithm::Binomial, 5000),
         (Collective::Reduce, Algorithm::Binomial, 4097),
         (Collective::AllReduce, Algorithm::RecursiveDoubling, 1500),
+        (Collective::AllReduce, Algorithm::Rabenseifner, 150),
+        (Collective::AllGather, Algorithm::Bruck, 200),
+        (Collective::ReduceScatter, Algorithm::Bruck, 160),
     ] {
         let plan = Plan::new(collective, algorithm, n).unwrap();
         let mut case = cases(&plan, Depth::Quick).remove(0);
@@ -106,6 +109,6 @@ fn on_all_cores(
 }
 
 /// Algorithms of all collectives.
-const PLANS: u64 = 27;
+const PLANS: u64 = 30;
 /// Up to here every plan is walked through each axis of cases.
 const MAX_RANKS: u32 = 24;

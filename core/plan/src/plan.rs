@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::algo::{self, Algorithm, Role};
 use crate::collective::Collective;
 use crate::ids::{Place, Rank};
-use crate::program::{CheckError, Checked, MAX_RANKS, Program};
+use crate::program::{CheckError, Checked, Program};
 
 /// The programs of all ranks for one collective, one algorithm and one order.
 ///
@@ -29,10 +29,15 @@ pub struct Plan {
 
 impl Plan {
     /// A plan in which places are ranks; `None` if the algorithm does not carry out the collective
-    /// or `n` is not in `1..=2^20`.
+    /// or `n` is not in `1..=2^20`, or more than it serves.
     pub fn new(collective: Collective, algorithm: Algorithm, n: u32) -> Option<Plan> {
         let known = algo::algorithms(collective).contains(&algorithm);
-        (known && (1..=MAX_RANKS).contains(&n)).then_some(Plan { collective, algorithm, n, order: None })
+        (known && (1..=algorithm.most_ranks()).contains(&n)).then_some(Plan {
+            collective,
+            algorithm,
+            n,
+            order: None,
+        })
     }
 
     /// The same plan with `order[place]` as the rank at each place; `None` if `order` is not a
@@ -132,16 +137,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::program::MAX_RANKS;
 
     fn plans(n: u32) -> impl Iterator<Item = Plan> {
         Collective::ALL.into_iter().flat_map(move |collective| {
-            algo::algorithms(collective).iter().map(move |a| Plan::new(collective, *a, n).unwrap())
+            algo::algorithms(collective).iter().filter_map(move |a| Plan::new(collective, *a, n))
         })
     }
 
     #[test]
     fn every_program_passes_the_checker() {
-        for n in (1..40).chain([127, 128, 129, 1000, 24_576, 1 << 20]) {
+        for n in (1..40).chain([127, 128, 129, 1000, 4095, 4096, 24_576, (1 << 20) - 1, 1 << 20]) {
             for plan in plans(n) {
                 for place in [0, 1, n / 2, n - 1].into_iter().filter(|place| *place < n) {
                     for root in [0, n - 1] {

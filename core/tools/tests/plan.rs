@@ -49,7 +49,10 @@ fn plans_hold_and_damaged_ones_are_rejected() {
     assert_eq!(total("mutations"), total("rejected") + total("equivalent"));
     let names: Vec<_> =
         value["algorithms"].as_array().unwrap().iter().map(|a| a["algorithm"].clone()).collect();
-    assert_eq!(names, ["ring", "one_shot", "two_shot", "dissemination"]);
+    assert_eq!(
+        names,
+        ["ring", "one_shot", "two_shot", "dissemination", "recursive_doubling", "rabenseifner"]
+    );
     let table = printed("plan verify --max-ranks 2 --algorithm ring --mutations 0 --quick --jobs 1");
     assert!(table.contains("all_gather_v") && table.contains(" plans ("), "{table}");
 }

@@ -6,11 +6,13 @@
 
 mod alone;
 mod binomial;
+mod bruck;
 mod direct;
 mod dissemination;
 mod in_order;
 mod one_shot;
 pub(crate) mod pairs;
+mod rabenseifner;
 mod recursive_doubling;
 mod ring;
 mod two_shot;
@@ -22,7 +24,7 @@ use self::pairs::{Pairs, Standing};
 use crate::collective::Collective;
 use crate::dtype::UnknownName;
 use crate::ids::Place;
-use crate::program::Program;
+use crate::program::{MAX_RANKS, Program};
 
 /// A way to carry out a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -43,11 +45,15 @@ pub enum Algorithm {
     Binomial = 5,
     /// Whole vectors are exchanged at distances 1, 2, 4 and so on.
     RecursiveDoubling = 6,
+    /// Ranges of blocks travel at distances 1, 2, 4 and so on.
+    Bruck = 7,
+    /// A reduce-scatter at distances …, 4, 2, 1, then an all-gather at distances 1, 2, 4, ….
+    Rabenseifner = 8,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Algorithm; 7] = [
+    pub const ALL: [Algorithm; 9] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
@@ -55,6 +61,8 @@ impl Algorithm {
         Algorithm::Dissemination,
         Algorithm::Binomial,
         Algorithm::RecursiveDoubling,
+        Algorithm::Bruck,
+        Algorithm::Rabenseifner,
     ];
 
     /// The name used in tables, texts and on the command line.
@@ -67,6 +75,8 @@ impl Algorithm {
             Algorithm::Dissemination => "dissemination",
             Algorithm::Binomial => "binomial",
             Algorithm::RecursiveDoubling => "recursive_doubling",
+            Algorithm::Bruck => "bruck",
+            Algorithm::Rabenseifner => "rabenseifner",
         }
     }
 
@@ -77,15 +87,26 @@ impl Algorithm {
             Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Direct => n.saturating_sub(1),
             Algorithm::Dissemination => 2 * rounds(n),
             Algorithm::Binomial | Algorithm::RecursiveDoubling => rounds(n) + 1,
+            Algorithm::Bruck | Algorithm::Rabenseifner => 2 * rounds(n),
+        }
+    }
+
+    /// The most ranks that it serves. A span of half of all blocks must fit a slot.
+    pub const fn most_ranks(self) -> u32 {
+        match self {
+            Algorithm::Bruck | Algorithm::Rabenseifner => 4096,
+            _ => MAX_RANKS,
         }
     }
 
     /// Whether the order in which an element's contributions are folded depends on where the element
     /// lies, and so the bits of a result on counts, chunks and channels.
     pub const fn order_moves(self, collective: Collective) -> bool {
-        // A chain folds all elements in one order; a ring starts each chunk elsewhere.
-        let moves = matches!(self, Algorithm::Ring) && !matches!(collective, Collective::Reduce);
-        collective.reduces() && moves
+        // A chain folds all elements in one order; a ring starts each chunk elsewhere, and where a block
+        // is folded on its way to its owner it is the owner's place that counts.
+        let chain = matches!(self, Algorithm::Ring) && matches!(collective, Collective::Reduce);
+        let moves = matches!(self, Algorithm::Ring | Algorithm::Bruck | Algorithm::Rabenseifner);
+        collective.reduces() && moves && !chain
     }
 }
 
@@ -107,15 +128,22 @@ impl FromStr for Algorithm {
 pub const fn algorithms(collective: Collective) -> &'static [Algorithm] {
     match collective {
         Collective::AllReduce => {
-            &[Algorithm::Ring, Algorithm::RecursiveDoubling, Algorithm::OneShot, Algorithm::TwoShot]
+            const ALL_REDUCE: &[Algorithm] = &[
+                Algorithm::Ring,
+                Algorithm::Rabenseifner,
+                Algorithm::RecursiveDoubling,
+                Algorithm::OneShot,
+                Algorithm::TwoShot,
+            ];
+            ALL_REDUCE
         }
         Collective::Reduce | Collective::Broadcast => {
             &[Algorithm::Ring, Algorithm::Binomial, Algorithm::Direct]
         }
-        Collective::AllGather
-        | Collective::AllGatherV
-        | Collective::ReduceScatter
-        | Collective::ReduceScatterV => &[Algorithm::Ring, Algorithm::Direct],
+        Collective::AllGather | Collective::ReduceScatter => {
+            &[Algorithm::Ring, Algorithm::Bruck, Algorithm::Direct]
+        }
+        Collective::AllGatherV | Collective::ReduceScatterV => &[Algorithm::Ring, Algorithm::Direct],
         Collective::AllToAll
         | Collective::AllToAllV
         | Collective::Gather
@@ -207,6 +235,8 @@ pub(crate) fn program(collective: Collective, algorithm: Algorithm, n: u32, role
         Algorithm::Dissemination => dissemination::program(n),
         Algorithm::Binomial => binomial::program(collective, role),
         Algorithm::RecursiveDoubling => recursive_doubling::program(n, role),
+        Algorithm::Bruck => bruck::program(collective, n),
+        Algorithm::Rabenseifner => rabenseifner::program(n),
     }
 }
 

@@ -11,7 +11,32 @@ use crate::collective::Collective;
 pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) -> Cost {
     match algorithm {
         Algorithm::Binomial => binomial(collective, load),
+        Algorithm::Bruck => bruck(collective.reduces(), load),
+        Algorithm::Rabenseifner => {
+            let (halving, doubling) = (bruck(true, load), bruck(false, load));
+            Cost {
+                messages: halving.messages + doubling.messages,
+                moves: halving.moves + doubling.moves,
+                moved_bytes: halving.moved_bytes + doubling.moved_bytes,
+                folded_bytes: halving.folded_bytes,
+            }
+        }
         _ => recursive_doubling(load),
+    }
+}
+
+/// Each block once, in ranges of at most half of all.
+fn bruck(reduces: bool, load: &Load) -> Cost {
+    let rounds = u64::from(rounds(load.n));
+    let block = load.bytes.div_ceil(u64::from(load.n));
+    let widest = u64::from(load.n.next_power_of_two() / 2);
+    let moved_bytes = load.bytes as f64 * f64::from(load.n - 1) / f64::from(load.n);
+    Cost {
+        messages: rounds,
+        // In about every other round of a rank the places go round the end, and take a Move more.
+        moves: (3 * rounds + 1) * load.passes(widest * block),
+        moved_bytes,
+        folded_bytes: if reduces { moved_bytes } else { 0.0 },
     }
 }
 

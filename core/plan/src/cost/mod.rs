@@ -121,6 +121,11 @@ pub fn cost(
         (Collective::AllReduce | Collective::ReduceScatter, Algorithm::Ring) if n == 2 => {
             Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed }
         }
+        // Spans are copied in and out where others are read in place.
+        (Collective::AllReduce, Algorithm::Rabenseifner | Algorithm::RecursiveDoubling)
+        | (Collective::AllGather | Collective::ReduceScatter, Algorithm::Bruck) => {
+            Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed }
+        }
         // A chain reads what the rank before has just written.
         (Collective::Broadcast, Algorithm::Ring) => Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed },
         // So does a tree, but siblings read side by side.
@@ -178,9 +183,10 @@ fn pushed(
             moved_bytes: 2.0 * shared,
             folded_bytes: shared,
         },
-        (_, Algorithm::Binomial | Algorithm::RecursiveDoubling) => {
-            logarithmic::cost(collective, algorithm, &load)
-        }
+        (
+            _,
+            Algorithm::Binomial | Algorithm::RecursiveDoubling | Algorithm::Bruck | Algorithm::Rabenseifner,
+        ) => logarithmic::cost(collective, algorithm, &load),
         (_, Algorithm::OneShot) => {
             let all = peers as f64 * whole;
             Cost { messages: 1, moves: (peers + folds) * passes, moved_bytes: all, folded_bytes: all }
@@ -267,13 +273,16 @@ mod tests {
             chunk_bytes: u64::MAX,
             pulls: false,
         };
-        use Algorithm::{Binomial, Direct, OneShot, RecursiveDoubling, Ring, TwoShot};
+        use Algorithm::{Binomial, Bruck, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, TwoShot};
         use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter};
         let pairs = vec![
             (AllReduce, Ring),
             (AllReduce, OneShot),
             (AllReduce, TwoShot),
             (AllReduce, RecursiveDoubling),
+            (AllReduce, Rabenseifner),
+            (AllGather, Bruck),
+            (ReduceScatter, Bruck),
             (ReduceScatter, Ring),
             (AllGather, Ring),
             (AllGather, Direct),
@@ -301,8 +310,8 @@ mod tests {
                 assert_eq!(moment.messages, cost.messages, "{collective}.{algorithm} n={n}");
                 // Of ranks that do not all do the same, the busiest counts.
                 let average = steps.div_ceil(u64::from(n));
-                let same =
-                    !(collective.rooted() || [OneShot, TwoShot, RecursiveDoubling].contains(&algorithm));
+                let same = !(collective.rooted()
+                    || [OneShot, TwoShot, RecursiveDoubling, Bruck, Rabenseifner].contains(&algorithm));
                 let right = if same { cost.moves == average } else { cost.moves >= average };
                 assert!(right, "{collective}.{algorithm} n={n}: {} {average}", cost.moves);
             }

@@ -79,6 +79,8 @@ pub enum Standing {
     NotAllowed,
     /// It needs edges with more peers than allowed.
     TooManyPeers,
+    /// It does not serve so many ranks.
+    TooManyRanks,
     /// Its bits depend on what they must not depend on.
     NotReproducible,
 }
@@ -192,6 +194,7 @@ impl Standing {
             Standing::Slower => "takes longer",
             Standing::NotAllowed => "not allowed",
             Standing::TooManyPeers => "needs edges with too many peers",
+            Standing::TooManyRanks => "does not serve so many ranks",
             Standing::NotReproducible => "its bits depend on the size",
         }
     }
@@ -241,6 +244,7 @@ fn standing(inputs: &Inputs, collective: Collective, algorithm: Algorithm) -> St
     let moving_order = algorithm.order_moves(collective) && inputs.n > 1;
     match () {
         () if !inputs.allow.permits(collective, algorithm) => Standing::NotAllowed,
+        () if inputs.n > algorithm.most_ranks() => Standing::TooManyRanks,
         () if choices > 1 && algorithm.peers(inputs.n) > inputs.max_peers => Standing::TooManyPeers,
         () if moving_order && inputs.level == Level::Size => Standing::NotReproducible,
         () => Standing::Slower,

@@ -38,15 +38,15 @@ fn golden_tables() {
             64,
             Rates::SOCKET,
             Collective::AllReduce,
-            "<= 512 recursive_doubling x1; <= 131072 recursive_doubling x2; <= 16777216 two_shot x2; \
-             <= 33554432 two_shot x4; <= 134217728 two_shot x2; else ring x2",
+            "<= 512 recursive_doubling x1; <= 32768 recursive_doubling x2; <= 524288 rabenseifner x2; \
+             <= 8388608 rabenseifner x4; <= 16777216 two_shot x2; <= 33554432 two_shot x4; <= 134217728 two_shot x2; else ring x2",
         ),
         (
             1024,
             Rates::RDMA,
             Collective::AllReduce,
-            "<= 1024 recursive_doubling x1; <= 8192 recursive_doubling x2; <= 16777216 recursive_doubling x4; \
-             else ring x4",
+            "<= 1024 recursive_doubling x1; <= 8192 recursive_doubling x2; <= 65536 recursive_doubling x4; \
+             <= 131072 rabenseifner x2; <= 1073741824 rabenseifner x4; else ring x4",
         ),
         (
             16,
@@ -109,6 +109,7 @@ fn the_explanation_names_every_loser() {
     let expected = [
         (Algorithm::TwoShot, Standing::Chosen),
         (Algorithm::Ring, Standing::NotReproducible),
+        (Algorithm::Rabenseifner, Standing::NotReproducible),
         (Algorithm::RecursiveDoubling, Standing::Slower),
         (Algorithm::OneShot, Standing::Slower),
     ];
