@@ -20,6 +20,8 @@ pub(super) struct Memory<T> {
     /// written and needs no cells.
     input: Option<usize>,
     output: usize,
+    /// What a complete reduction holds.
+    all: T,
 }
 
 #[derive(Clone)]
@@ -31,6 +33,8 @@ struct Cell<T> {
     writer: u16,
     /// The lane that read it, plus one, or [`MANY`].
     reader: u16,
+    /// Whether it was read more than once.
+    again: bool,
 }
 
 impl<T: Tally> Memory<T> {
@@ -42,8 +46,9 @@ impl<T: Tally> Memory<T> {
         let input = overlap.map(|overlap| (-overlap).max(0) as usize);
         let end_of = |blocks: &[(usize, usize)]| blocks.iter().map(|(at, len)| at + len).max().unwrap_or(0);
         let len = (output + end_of(&gets)).max(input.map_or(0, |input| input + end_of(&brings)));
-        let blank = Cell { run: None, gets: false, writer: 0, reader: 0 };
-        let mut memory = Memory { rank, cells: alloc::vec![blank; len], brings, input, output };
+        let blank = Cell { run: None, gets: false, writer: 0, reader: 0, again: false };
+        let mut memory =
+            Memory { rank, cells: alloc::vec![blank; len], brings, input, output, all: T::all(stage.case.n) };
         for (offset, count) in gets {
             memory.cells[output + offset..][..count].iter_mut().for_each(|cell| cell.gets = true);
         }
@@ -98,7 +103,13 @@ impl<T: Tally> Memory<T> {
                 continue;
             }
             let apart = |lane: u16| lane == 0 || lane == me;
-            if !(apart(cell.writer) && apart(cell.reader)) {
+            // The own contribution may have been read once by another lane if it is part of what
+            // overwrites it: it must have been read before.
+            let contributed = || {
+                let own = cell.run.as_ref().is_some_and(|own| own.is_raw(self.rank));
+                !cell.again && own && run.completes(&self.all, cell.run.as_ref())
+            };
+            if !(apart(cell.writer) && (apart(cell.reader) || contributed())) {
                 return Err(Fault::Race { offset: at });
             }
             cell.run = Some(run);
@@ -115,7 +126,7 @@ impl<T: Tally> Memory<T> {
     /// The lanes of the rank have met: what they touched before is in order.
     pub(super) fn barrier(&mut self) {
         for cell in &mut self.cells {
-            (cell.writer, cell.reader) = (0, 0);
+            (cell.writer, cell.reader, cell.again) = (0, 0, false);
         }
     }
 
@@ -131,6 +142,7 @@ impl<T: Tally> Memory<T> {
             if cell.writer != 0 && cell.writer != me {
                 return Err(Fault::Race { offset: at });
             }
+            cell.again |= cell.reader != 0;
             cell.reader = if cell.reader == 0 || cell.reader == me { me } else { MANY };
             match &mut strip {
                 None => strip = Some(Strip::of(run.clone(), 1)),

@@ -196,6 +196,16 @@ impl<T: Tally> Run<T> {
         Run { tally: T::one(rank), origin, order: mix(!u64::from(rank.0)), pre: false, post: false }
     }
 
+    /// Whether this is a rank's own contribution, untouched.
+    pub(super) fn is_raw(&self, rank: Rank) -> bool {
+        !self.pre && !self.post && self.tally == T::one(rank)
+    }
+
+    /// Whether this holds all contributions to the element that `other` is of.
+    pub(super) fn completes(&self, all: &T, other: Option<&Run<T>>) -> bool {
+        self.tally == *all && other.is_some_and(|other| other.origin == self.origin)
+    }
+
     fn at(&self, elements: usize) -> Run<T> {
         Run { origin: self.origin.plus(elements), ..self.clone() }
     }
