@@ -340,13 +340,13 @@ impl OwnedTables {
     }
 }
 
-/// Edges between two ranks within a channel: one for collectives, one for messages, so that a message
-/// never waits behind a collective's slots.
-pub(crate) const EDGE_TAGS: u8 = 2;
+/// Edges between two ranks within a channel: two for collectives, whose programs tell them apart, and the
+/// last for messages, so that a message never waits behind a collective's slots.
+pub(crate) const EDGE_TAGS: u8 = 3;
 
 /// Which of them a collective uses.
 pub(super) fn edge_tag(collective: Collective) -> u8 {
-    u8::from(matches!(collective, Collective::Send | Collective::Recv))
+    if matches!(collective, Collective::Send | Collective::Recv) { EDGE_TAGS - 1 } else { 0 }
 }
 
 /// Whether a call is one side of a message rather than a collective.
