@@ -47,6 +47,7 @@ fn nonces_hold_where_sets_end() {
         (Collective::Reduce, Algorithm::Binomial, 4097),
         (Collective::AllReduce, Algorithm::RecursiveDoubling, 1500),
         (Collective::AllReduce, Algorithm::Rabenseifner, 150),
+        (Collective::AllReduce, Algorithm::DoubleTree, 3001),
         (Collective::AllGather, Algorithm::Bruck, 200),
         (Collective::ReduceScatter, Algorithm::Bruck, 160),
     ] {
@@ -109,6 +110,6 @@ fn on_all_cores(
 }
 
 /// Algorithms of all collectives.
-const PLANS: u64 = 30;
+const PLANS: u64 = 31;
 /// Up to here every plan is walked through each axis of cases.
 const MAX_RANKS: u32 = 24;

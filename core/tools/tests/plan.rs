@@ -51,7 +51,15 @@ fn plans_hold_and_damaged_ones_are_rejected() {
         value["algorithms"].as_array().unwrap().iter().map(|a| a["algorithm"].clone()).collect();
     assert_eq!(
         names,
-        ["ring", "one_shot", "two_shot", "dissemination", "recursive_doubling", "rabenseifner"]
+        [
+            "ring",
+            "one_shot",
+            "two_shot",
+            "dissemination",
+            "recursive_doubling",
+            "rabenseifner",
+            "double_tree"
+        ]
     );
     let table = printed("plan verify --max-ranks 2 --algorithm ring --mutations 0 --quick --jobs 1");
     assert!(table.contains("all_gather_v") && table.contains(" plans ("), "{table}");

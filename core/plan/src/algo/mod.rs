@@ -9,6 +9,7 @@ mod binomial;
 mod bruck;
 mod direct;
 mod dissemination;
+mod double_tree;
 mod in_order;
 mod one_shot;
 pub(crate) mod pairs;
@@ -49,11 +50,13 @@ pub enum Algorithm {
     Bruck = 7,
     /// A reduce-scatter at distances …, 4, 2, 1, then an all-gather at distances 1, 2, 4, ….
     Rabenseifner = 8,
+    /// Two binary trees, each for half of the vector, up and down at the same time.
+    DoubleTree = 9,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Algorithm; 9] = [
+    pub const ALL: [Algorithm; 10] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
@@ -63,6 +66,7 @@ impl Algorithm {
         Algorithm::RecursiveDoubling,
         Algorithm::Bruck,
         Algorithm::Rabenseifner,
+        Algorithm::DoubleTree,
     ];
 
     /// The name used in tables, texts and on the command line.
@@ -77,6 +81,7 @@ impl Algorithm {
             Algorithm::RecursiveDoubling => "recursive_doubling",
             Algorithm::Bruck => "bruck",
             Algorithm::Rabenseifner => "rabenseifner",
+            Algorithm::DoubleTree => "double_tree",
         }
     }
 
@@ -88,6 +93,7 @@ impl Algorithm {
             Algorithm::Dissemination => 2 * rounds(n),
             Algorithm::Binomial | Algorithm::RecursiveDoubling => rounds(n) + 1,
             Algorithm::Bruck | Algorithm::Rabenseifner => 2 * rounds(n),
+            Algorithm::DoubleTree => 5,
         }
     }
 
@@ -102,10 +108,13 @@ impl Algorithm {
     /// Whether the order in which an element's contributions are folded depends on where the element
     /// lies, and so the bits of a result on counts, chunks and channels.
     pub const fn order_moves(self, collective: Collective) -> bool {
-        // A chain folds all elements in one order; a ring starts each chunk elsewhere, and where a block
-        // is folded on its way to its owner it is the owner's place that counts.
+        // A chain folds all elements in one order; a ring starts each chunk elsewhere, two trees differ, and
+        // where a block is folded on its way to its owner it is the owner's place that counts.
         let chain = matches!(self, Algorithm::Ring) && matches!(collective, Collective::Reduce);
-        let moves = matches!(self, Algorithm::Ring | Algorithm::Bruck | Algorithm::Rabenseifner);
+        let moves = matches!(
+            self,
+            Algorithm::Ring | Algorithm::Bruck | Algorithm::Rabenseifner | Algorithm::DoubleTree
+        );
         collective.reduces() && moves && !chain
     }
 }
@@ -130,6 +139,7 @@ pub const fn algorithms(collective: Collective) -> &'static [Algorithm] {
         Collective::AllReduce => {
             const ALL_REDUCE: &[Algorithm] = &[
                 Algorithm::Ring,
+                Algorithm::DoubleTree,
                 Algorithm::Rabenseifner,
                 Algorithm::RecursiveDoubling,
                 Algorithm::OneShot,
@@ -166,6 +176,8 @@ pub struct Role {
     children: u8,
     /// Where powers of two are wanted.
     standing: Standing,
+    /// In a double tree.
+    nodes: [double_tree::Node; 2],
 }
 
 /// ⌈log2 n⌉.
@@ -219,7 +231,11 @@ pub(crate) fn role(collective: Collective, algorithm: Algorithm, n: u32, place: 
         Algorithm::RecursiveDoubling => Pairs::of(n).standing(place),
         _ => Standing::Single,
     };
-    Role { duty, position, children, standing }
+    let nodes = match algorithm {
+        Algorithm::DoubleTree if n > 1 => double_tree::nodes(n, place),
+        _ => Default::default(),
+    };
+    Role { duty, position, children, standing, nodes }
 }
 
 /// The program of a role; the caller has made sure that the algorithm suits the collective.
@@ -237,6 +253,7 @@ pub(crate) fn program(collective: Collective, algorithm: Algorithm, n: u32, role
         Algorithm::RecursiveDoubling => recursive_doubling::program(n, role),
         Algorithm::Bruck => bruck::program(collective, n),
         Algorithm::Rabenseifner => rabenseifner::program(n),
+        Algorithm::DoubleTree => double_tree::program(n, role.nodes),
     }
 }
 

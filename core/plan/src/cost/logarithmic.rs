@@ -21,7 +21,22 @@ pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) ->
                 folded_bytes: halving.folded_bytes,
             }
         }
+        Algorithm::DoubleTree => double_tree(load),
         _ => recursive_doubling(load),
+    }
+}
+
+/// Two trees of ⌈log2 n⌉ levels, up and down: a hop up carries a chunk once, one down twice, and behind
+/// the first pass a rank sends four chunks for each.
+fn double_tree(load: &Load) -> Cost {
+    let (levels, half) = (u64::from(rounds(load.n)), load.bytes.div_ceil(2));
+    let passes = load.passes(half);
+    let (chunk, behind) = (half as f64 / passes as f64, (passes - 1) as f64);
+    Cost {
+        messages: 2 * levels,
+        moves: 4 * passes,
+        moved_bytes: ((3 * levels - 1) as f64 + 4.0 * behind) * chunk,
+        folded_bytes: ((2 * levels - 1) as f64 + 2.0 * behind) * chunk,
     }
 }
 

@@ -185,7 +185,11 @@ fn pushed(
         },
         (
             _,
-            Algorithm::Binomial | Algorithm::RecursiveDoubling | Algorithm::Bruck | Algorithm::Rabenseifner,
+            Algorithm::Binomial
+            | Algorithm::RecursiveDoubling
+            | Algorithm::Bruck
+            | Algorithm::Rabenseifner
+            | Algorithm::DoubleTree,
         ) => logarithmic::cost(collective, algorithm, &load),
         (_, Algorithm::OneShot) => {
             let all = peers as f64 * whole;
@@ -261,18 +265,21 @@ mod tests {
         (walked.domain.finish(), walked.steps)
     }
 
+    /// Those of [`walked`].
+    const RATES: Rates = Rates {
+        alpha_ns: 1000.0,
+        move_ns: 0.0,
+        beta_ns_per_byte: 1.0,
+        channel_beta_ns_per_byte: 1.0,
+        gamma_ns_per_byte: 0.25,
+        workers: 1,
+        chunk_bytes: u64::MAX,
+        pulls: false,
+    };
+
     #[test]
     fn formulas_and_clock_agree() {
-        let rates = Rates {
-            alpha_ns: 1000.0,
-            move_ns: 0.0,
-            beta_ns_per_byte: 1.0,
-            channel_beta_ns_per_byte: 1.0,
-            gamma_ns_per_byte: 0.25,
-            workers: 1,
-            chunk_bytes: u64::MAX,
-            pulls: false,
-        };
+        let rates = RATES;
         use Algorithm::{Binomial, Bruck, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, TwoShot};
         use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter};
         let pairs = vec![
@@ -319,6 +326,16 @@ mod tests {
         // A root's links are not modelled by the clock, its folds are.
         assert!(walked(Reduce, Direct, 5, 100).0.folded_bytes == 400);
         assert!(walked(Gather, Direct, 5, 100).0.messages == 1);
+    }
+
+    #[test]
+    fn a_double_tree_takes_no_longer_than_its_formula() {
+        for n in [2, 3, 4, 5, 6, 8, 11, 12, 16, 24, 31, 32] {
+            let (moment, _) = walked(Collective::AllReduce, Algorithm::DoubleTree, n, 1024);
+            let cost = cost(Collective::AllReduce, Algorithm::DoubleTree, n, 1024, &RATES, 1);
+            let ratio = RATES.time_ns(&cost, 1) / moment.ns;
+            assert!((1.0..1.2).contains(&ratio), "n={n}: {ratio} {moment:?} {cost:?}");
+        }
     }
 
     #[test]

@@ -46,7 +46,8 @@ fn golden_tables() {
             Rates::RDMA,
             Collective::AllReduce,
             "<= 1024 recursive_doubling x1; <= 8192 recursive_doubling x2; <= 65536 recursive_doubling x4; \
-             <= 131072 rabenseifner x2; <= 1073741824 rabenseifner x4; else ring x4",
+             <= 131072 rabenseifner x2; <= 536870912 rabenseifner x4; \
+             <= 34359738368 double_tree x4; else ring x4",
         ),
         (
             16,
@@ -110,6 +111,7 @@ fn the_explanation_names_every_loser() {
         (Algorithm::TwoShot, Standing::Chosen),
         (Algorithm::Ring, Standing::NotReproducible),
         (Algorithm::Rabenseifner, Standing::NotReproducible),
+        (Algorithm::DoubleTree, Standing::NotReproducible),
         (Algorithm::RecursiveDoubling, Standing::Slower),
         (Algorithm::OneShot, Standing::Slower),
     ];
