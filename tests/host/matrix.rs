@@ -1,6 +1,7 @@
 //! Everything against the oracle.
 
 use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, local};
+use ccl_plan::Algorithm;
 use ccl_tests::exercise::{self, Placement};
 
 #[test]
@@ -75,6 +76,30 @@ fn every_algorithm_forced() {
             }
         }
     }
+}
+
+/// Trees and exchanges are of another shape for nearly every number of ranks.
+#[test]
+fn logarithmic_algorithms_for_every_small_number_of_ranks() {
+    for collective in exercise::collectives() {
+        for algorithm in ccl_plan::algorithms(collective).iter().filter(|a| is_logarithmic(**a)) {
+            let forced = format!("{collective}:{algorithm}");
+            // Several passes even of short vectors.
+            let small = config(&[("CCL_ALGO", &forced), ("CCL_BUFFSIZE", "8K"), ("CCL_SLOTS", "2")]);
+            for n in [4, 5, 7, 8, 9, 17] {
+                sweep_of(&small, n, &[1, 1031, 5000], &[Dtype::I32, Dtype::U8], &[collective]);
+            }
+            let sockets = config(&[("CCL_ALGO", &forced), ("CCL_SHM_DISABLE", "1")]);
+            for n in [2, 3, 5, 8] {
+                sweep_of(&sockets, n, &[1, 40_000], &[Dtype::F32], &[collective]);
+            }
+        }
+    }
+}
+
+fn is_logarithmic(algorithm: Algorithm) -> bool {
+    use Algorithm::{Direct, Dissemination, OneShot, Ring, TwoShot};
+    ![Ring, OneShot, TwoShot, Direct, Dissemination].contains(&algorithm)
 }
 
 #[test]
