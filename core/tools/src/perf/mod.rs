@@ -3,6 +3,7 @@
 //! [`args`] reads the command line into [`options`]; [`start`] decides who the ranks are; [`session`]
 //! is one rank's part: [`point`] by point it fills buffers ([`check`], [`layout`], [`area`]), makes
 //! [`call`]s, and [`measure`]s them; [`report`] prints a [`table`] or [`json`] and a [`plot`].
+//! [`workload`] measures training steps instead.
 
 mod area;
 mod args;
@@ -21,6 +22,7 @@ mod report;
 mod session;
 mod start;
 mod table;
+mod workload;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -32,6 +34,7 @@ use ccl::{Communicator, Error, Fault, Rank, Result};
 
 use self::options::{Options, Roots};
 use self::start::Start;
+use self::workload::Workload;
 use crate::ranks::{Exit, Output, Team, cpus};
 use crate::text;
 
@@ -39,22 +42,56 @@ pub(crate) use self::args::Args;
 
 /// Measures. The status is 1 if any result was wrong.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    let options = args.options()?;
+    let what = match args.workload()? {
+        Some(workload) if args.workload.list => {
+            return text::print(&workload.list()).map(|()| ExitCode::SUCCESS);
+        }
+        Some(workload) => What::Workload(workload),
+        None => What::Operations(args.options()?),
+    };
     let config = config(args)?;
     let job = if args.no_launcher { None } else { Some(Job::discover(&config)?) };
     match start::choose(args.nranks, args.ranks_as, job)? {
         Start::Join(job) => {
             let comm = Communicator::from_job(&job, &config)?;
-            check_roots(&options, comm.size())?;
-            session::run(&comm, &options).map(status)
+            what.check_roots(comm.size())?;
+            what.run(&comm).map(status)
         }
         Start::Threads(n) => {
-            check_roots(&options, n)?;
-            threads(args, &options, &config, n).map(status)
+            what.check_roots(n)?;
+            threads(args, &what, &config, n).map(status)
         }
         Start::Processes(n) => {
-            check_roots(&options, n)?;
+            what.check_roots(n)?;
             processes(args, n)
+        }
+    }
+}
+
+/// What is measured.
+enum What {
+    Operations(Options),
+    Workload(Workload),
+}
+
+impl What {
+    /// One rank's part; wrong elements on all ranks.
+    fn run(&self, comm: &Communicator) -> Result<u64> {
+        match self {
+            What::Operations(options) => session::run(comm, options),
+            What::Workload(workload) => workload::run(comm, workload),
+        }
+    }
+
+    fn check_roots(&self, n: u32) -> Result<()> {
+        match self {
+            What::Operations(Options { roots: Roots::One(Rank(root)), .. }) if *root >= n => {
+                Err(Error::usage(
+                    format!("expected a root below {n}, found {root}"),
+                    "ranks are numbered from 0; give --root a smaller one, or all",
+                ))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -68,24 +105,14 @@ fn config(args: &Args) -> Result<Config> {
     builder.build()
 }
 
-fn check_roots(options: &Options, n: u32) -> Result<()> {
-    match options.roots {
-        Roots::One(Rank(root)) if root >= n => Err(Error::usage(
-            format!("expected a root below {n}, found {root}"),
-            "ranks are numbered from 0; give --root a smaller one, or all",
-        )),
-        _ => Ok(()),
-    }
-}
-
 /// Ranks as threads of this process; wrong elements on all of them.
-fn threads(args: &Args, options: &Options, config: &Config, n: u32) -> Result<u64> {
+fn threads(args: &Args, what: &What, config: &Config, n: u32) -> Result<u64> {
     let cpus = assigned(args, n);
     let rank = |comm: Communicator| {
         if let Some(cpu) = cpus[comm.rank().index()] {
             cpus::bind(cpu)?;
         }
-        session::run(&comm, options)
+        what.run(&comm)
     };
     let mut wrong = 0;
     let mut first_error: Option<Error> = None;
