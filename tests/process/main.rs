@@ -1,9 +1,11 @@
-//! Ranks as processes: kills, strangers at the root's port, and hosts without shared memory files.
+//! Ranks as processes: kills, strangers at the root's port, idle communicators, and hosts without
+//! shared memory files.
 //!
 //! This binary runs itself once for each rank; see [`worker`] for what a rank does.
 
 #![allow(clippy::unwrap_used)]
 
+mod idle;
 mod kills;
 mod pool;
 mod shm;

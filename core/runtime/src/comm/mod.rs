@@ -4,6 +4,7 @@ pub(crate) mod group;
 mod init;
 pub mod local;
 pub mod network;
+mod progress;
 pub(crate) mod scope;
 pub(crate) mod shared;
 mod typed;
@@ -50,7 +51,7 @@ pub struct Communicator {
 enum Ownership {
     /// Only this handle: no lock is needed.
     Alone(Box<Engine>),
-    /// This handle and a progress thread.
+    /// This handle and the progress thread.
     Shared(Arc<SharedEngine>),
     /// Nobody: the communicator is being dropped.
     Gone,
@@ -120,7 +121,7 @@ impl Communicator {
         self.with_engine(|engine| Ok(engine.plans().selection().choose(collective, bytes as u64)))
     }
 
-    /// Runs `f` with the engine, locked only if a progress thread shares it.
+    /// Runs `f` with the engine, locked only if the progress thread shares it.
     pub(crate) fn with_engine<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R
     where
         R: OrClosed,
