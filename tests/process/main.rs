@@ -1,5 +1,5 @@
-//! Ranks as processes: kills, strangers at the root's port, idle communicators, and hosts without
-//! shared memory files.
+//! Ranks as processes: kills, strangers at the root's port, idle communicators, what they take,
+//! and hosts without shared memory files.
 //!
 //! This binary runs itself once for each rank; see [`worker`] for what a rank does.
 
@@ -7,6 +7,7 @@
 
 mod idle;
 mod kills;
+mod memory;
 mod pool;
 mod shm;
 mod strangers;

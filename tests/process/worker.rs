@@ -7,11 +7,11 @@ use std::io::{BufRead, Write};
 use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, UniqueId};
 use ccl_tests::exercise::{self, Placement};
 
-use crate::idle;
+use crate::{idle, memory};
 
 /// Serves until standard input ends: `make <init timeout>` answers `id` with a new unique id, whose root
 /// lives here; `resources` answers what this process holds; for `join` see [`join`], for `idle`
-/// [`idle::serve`].
+/// [`idle::serve`], for `memory` [`memory::serve`].
 pub(crate) fn serve() {
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
@@ -20,6 +20,7 @@ pub(crate) fn serve() {
             "make" => say(&format!("id {}", UniqueId::generate_local(&config(words[1])).unwrap().to_hex())),
             "join" => join(&words[1..]),
             "idle" => idle::serve(&words[1..]),
+            "memory" => memory::serve(&words[1..]),
             "resources" => say(&format!("resources {}", resources())),
             other => panic!("no command {other}"),
         }

@@ -1,5 +1,6 @@
 //! Communicators: a fixed set of ranks, and the calls they make together.
 
+mod footprint;
 pub(crate) mod group;
 mod init;
 pub mod local;
@@ -22,6 +23,7 @@ use crate::control::Control;
 use crate::error::Fault;
 use crate::error::{Error, Result};
 use crate::exec::engine::{Engine, Patience};
+use crate::memory::Footprint;
 use crate::request::Request;
 use crate::transport::Path;
 
@@ -119,6 +121,17 @@ impl Communicator {
     /// The communicator is being dropped.
     pub fn choice(&self, collective: Collective, bytes: usize) -> Result<Choice> {
         self.with_engine(|engine| Ok(engine.plans().selection().choose(collective, bytes as u64)))
+    }
+
+    /// What this rank of the communicator takes of its process and host now. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// The communicator is being dropped.
+    pub fn memory(&self) -> Result<Footprint> {
+        let control = u64::from(self.control.is_connected());
+        let footprint = self.with_engine(|engine| engine.fabric().footprint())?;
+        Ok(footprint.with_sockets(control, &self.config))
     }
 
     /// Runs `f` with the engine, locked only if the progress thread shares it.

@@ -243,6 +243,11 @@ impl Control {
         }
     }
 
+    /// Whether there is a control connection: from joining to leaving, with more than one rank.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.shared.line().stream.is_some()
+    }
+
     /// The control of the only rank: no socket, no thread.
     pub(crate) fn alone(settings: &BootstrapSettings) -> Control {
         let this = Process::this();
