@@ -122,6 +122,22 @@ fn training_steps_are_measured_and_checked() {
 }
 
 #[test]
+fn overlap_is_measured_and_checked() {
+    for ranks in ["threads", "processes"] {
+        let line = format!("perf --overlap -n 2 --ranks-as {ranks} -b 256K --iterations 2 --json");
+        let [found] = &json(&printed(&line))[..] else { panic!() };
+        assert_eq!(
+            (&found["bytes"], &found["rounds"], &found["ok"]),
+            (&(256 << 10).into(), &2.into(), &true.into())
+        );
+        assert!(found["time_us"].as_f64().unwrap() > 0.0);
+        assert!(found["min_loss_percent"].as_f64() <= found["max_loss_percent"].as_f64());
+        assert!(found["max_loss_percent"].as_f64().unwrap() <= 100.0);
+    }
+    assert!(printed("perf --overlap -b 8 --iterations 1").contains("computation loses "));
+}
+
+#[test]
 fn lists_of_buckets_can_be_read_back() {
     let list = printed("perf --workload resnet50 --list");
     assert_eq!(list.lines().next(), Some("8196000"));

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ccl::{Dtype, Error, Rank, ReduceOp, Result};
+use ccl::{Collective, Dtype, Error, Rank, ReduceOp, Result};
 
+use super::geometry::Amount;
 use super::measure::Pace;
 use super::operation::Operation;
 use super::options::{Checking, Format, Options, Placements, Roots};
-use super::point::Sizes;
+use super::overlap::Overlap;
+use super::point::{Point, Sizes};
 use super::workload::{self, Workload};
 use crate::size::{Growth, parse_bytes, range};
 
@@ -105,6 +107,14 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     pub(crate) workload: workload::Args,
+    /// Measure how much slower rank 0 computes while an all-reduce (of 64M, or -b) is under way
+    #[arg(long, help_heading = "Training steps", conflicts_with_all = ["workload", "operations", "coll", "maxbytes",
+          "counts", "time", "placement", "plot", "group", "root", "warmup"])]
+    pub(crate) overlap: bool,
+    /// Bytes that the computation goes round in
+    #[arg(long, help_heading = "Training steps", value_name = "SIZE", default_value = "32K", value_parser = parse_bytes,
+          requires = "overlap")]
+    working_set: u64,
 }
 
 /// What local ranks are.
@@ -130,6 +140,23 @@ impl Args {
             checking: self.checking(),
             format: self.format(),
         })
+    }
+
+    /// The overlap to measure, if it is asked for.
+    pub(crate) fn overlap(&self) -> Result<Option<Overlap>> {
+        if !self.overlap {
+            return Ok(None);
+        }
+        let (dtype, reduce) = workload::only(&self.dtypes()?, &self.reduces()?)?;
+        let operation = Operation::Collective(Collective::AllReduce);
+        let bytes = self.minbytes.first().copied().unwrap_or(DEFAULT_MAX_BYTES);
+        let amount = Amount::of_bytes(operation, bytes, 1, dtype);
+        Ok(Some(Overlap {
+            point: Point { operation, dtype, reduce, root: Rank(0), amount },
+            working_set_bytes: self.working_set as usize,
+            rounds: self.iters.unwrap_or(DEFAULT_ROUNDS).max(1),
+            format: self.format(),
+        }))
     }
 
     /// What to measure.
@@ -263,6 +290,7 @@ fn parse_count(text: &str) -> Result<usize, String> {
 }
 
 const DEFAULT_TIME: Duration = Duration::from_millis(100);
+const DEFAULT_ROUNDS: u64 = 10;
 const DEFAULT_MIN_BYTES: u64 = 8;
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
@@ -349,6 +377,8 @@ mod tests {
             "all_reduce --workload gpt2",
             "--workload gpt2 -b 8",
             "--in-flight 2",
+            "--overlap --workload gpt2",
+            "--working-set 1M",
             "--list",
         ] {
             assert!(refuses(line), "{line}");

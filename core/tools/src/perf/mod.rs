@@ -3,7 +3,7 @@
 //! [`args`] reads the command line into [`options`]; [`start`] decides who the ranks are; [`session`]
 //! is one rank's part: [`point`] by point it fills buffers ([`check`], [`layout`], [`area`]), makes
 //! [`call`]s, and [`measure`]s them; [`report`] prints a [`table`] or [`json`] and a [`plot`].
-//! [`workload`] measures training steps instead.
+//! [`workload`] measures training steps instead, and [`overlap`] what a caller that computes loses.
 
 mod area;
 mod args;
@@ -15,6 +15,7 @@ mod layout;
 mod measure;
 mod operation;
 mod options;
+mod overlap;
 mod participants;
 mod plot;
 mod point;
@@ -32,7 +33,9 @@ use ccl::config::Config;
 use ccl::discover::launcher::Job;
 use ccl::{Communicator, Error, Fault, Rank, Result};
 
+use self::args::RanksAs;
 use self::options::{Options, Roots};
+use self::overlap::Overlap;
 use self::start::Start;
 use self::workload::Workload;
 use crate::ranks::{Exit, Output, Team, cpus};
@@ -47,7 +50,9 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
             return text::print(&workload.list()).map(|()| ExitCode::SUCCESS);
         }
         Some(workload) => What::Workload(workload),
-        None => What::Operations(args.options()?),
+        None => {
+            args.overlap()?.map_or_else(|| args.options().map(What::Operations), |o| Ok(What::Overlap(o)))?
+        }
     };
     let config = config(args)?;
     let job = if args.no_launcher { None } else { Some(Job::discover(&config)?) };
@@ -72,6 +77,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 enum What {
     Operations(Options),
     Workload(Workload),
+    Overlap(Overlap),
 }
 
 impl What {
@@ -80,6 +86,7 @@ impl What {
         match self {
             What::Operations(options) => session::run(comm, options),
             What::Workload(workload) => workload::run(comm, workload),
+            What::Overlap(overlap) => overlap::run(comm, overlap),
         }
     }
 
@@ -154,7 +161,17 @@ fn processes(args: &Args, n: u32) -> Result<ExitCode> {
 }
 
 fn assigned(args: &Args, n: u32) -> Vec<Option<usize>> {
-    if args.no_pin { vec![None; n as usize] } else { cpus::assign(n, &cpus::allowed()) }
+    if args.no_pin {
+        return vec![None; n as usize];
+    }
+    let mut cpus = cpus::assign(n, &cpus::allowed());
+    match (args.overlap, args.ranks_as) {
+        (false, _) => {}
+        // Rank 0 binds the thread that computes itself, so that its progress thread may run elsewhere.
+        (true, RanksAs::Processes) => cpus[0] = None,
+        (true, RanksAs::Threads) => cpus.fill(None),
+    }
+    cpus
 }
 
 fn status(wrong: u64) -> ExitCode {

@@ -48,7 +48,7 @@ impl Args {
     /// reduce op; no iteration.
     pub(crate) fn workload(&self, common: Common) -> Result<Option<Workload>> {
         let Some(name) = &self.workload else { return Ok(None) };
-        let (dtype, reduce) = (only("dtype", &common.dtypes)?, only("reduce op", &common.reduces)?);
+        let (dtype, reduce) = only(&common.dtypes, &common.reduces)?;
         let iterations = common.iterations.unwrap_or(DEFAULT_ITERATIONS);
         if iterations == 0 {
             let advice = "leave out --iterations, or give it a number from 1 on";
@@ -73,11 +73,12 @@ impl Args {
     }
 }
 
-fn only<T: Copy>(what: &str, items: &[T]) -> Result<T> {
-    match items {
-        [item] => Ok(*item),
+/// The only dtype and reduce op. Errors: there are several.
+pub(crate) fn only(dtypes: &[Dtype], reduces: &[ReduceOp]) -> Result<(Dtype, ReduceOp)> {
+    match (dtypes, reduces) {
+        ([dtype], [reduce]) => Ok((*dtype, *reduce)),
         _ => Err(Error::usage(
-            format!("expected one {what} for a workload, found {}", items.len()),
+            format!("expected one dtype and one reduce op, found {} and {}", dtypes.len(), reduces.len()),
             "measure one after the other",
         )),
     }

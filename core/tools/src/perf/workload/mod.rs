@@ -13,7 +13,8 @@ use ccl::{Dtype, ReduceOp};
 
 use super::options::{Checking, Format};
 
-pub(crate) use self::args::{Args, Common};
+pub(crate) use self::args::{Args, Common, only};
+pub(crate) use self::report::Spread;
 pub(crate) use self::session::run;
 
 /// What is measured, the same on every rank.
