@@ -1,10 +1,13 @@
-//! Ranks as processes: kills, strangers at the root's port, and hosts without shared memory files.
+//! Ranks as processes: kills, strangers at the root's port, idle communicators, what they take,
+//! and hosts without shared memory files.
 //!
 //! This binary runs itself once for each rank; see [`worker`] for what a rank does.
 
 #![allow(clippy::unwrap_used)]
 
+mod idle;
 mod kills;
+mod memory;
 mod pool;
 mod shm;
 mod strangers;

@@ -7,8 +7,11 @@ use std::io::{BufRead, Write};
 use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, UniqueId};
 use ccl_tests::exercise::{self, Placement};
 
+use crate::{idle, memory};
+
 /// Serves until standard input ends: `make <init timeout>` answers `id` with a new unique id, whose root
-/// lives here; `resources` answers what this process holds; for `join` see [`join`].
+/// lives here; `resources` answers what this process holds; for `join` see [`join`], for `idle`
+/// [`idle::serve`], for `memory` [`memory::serve`].
 pub(crate) fn serve() {
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
@@ -16,6 +19,8 @@ pub(crate) fn serve() {
         match words[0] {
             "make" => say(&format!("id {}", UniqueId::generate_local(&config(words[1])).unwrap().to_hex())),
             "join" => join(&words[1..]),
+            "idle" => idle::serve(&words[1..]),
+            "memory" => memory::serve(&words[1..]),
             "resources" => say(&format!("resources {}", resources())),
             other => panic!("no command {other}"),
         }
@@ -73,7 +78,7 @@ fn check(comm: &Communicator) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-fn config(init_timeout: &str) -> Config {
+pub(crate) fn config(init_timeout: &str) -> Config {
     // Strangers are refused by the hundred, each with a warning.
     let vars = [("CCL_INIT_TIMEOUT", init_timeout), ("CCL_TIMEOUT", "30s"), ("CCL_DEBUG", "NONE")];
     Config::from_vars(vars).unwrap()
@@ -88,7 +93,7 @@ fn resources() -> String {
     format!("{descriptors} descriptors, {maps} mappings, {threads} threads")
 }
 
-fn say(answer: &str) {
+pub(crate) fn say(answer: &str) {
     let answer = answer.replace('\n', " | ");
     let mut out = std::io::stdout().lock();
     // The parent may be gone, which ends this process soon.

@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::comm::shared::SharedEngine;
+use crate::comm::shared::{Driver, SharedEngine};
 use crate::error::{Error, Result};
 
 /// An ordered queue of asynchronous operations, possibly of several communicators.
 ///
 /// Operations enqueued on a stream run one after the other, in the order they were enqueued.
 /// Nothing runs on the stream itself: whoever waits ([`Stream::synchronize`]) drives the
-/// operations, and a progress thread does so when nobody waits. Cheap to clone; clones are the same
+/// operations, and the progress thread does so when nobody waits. Cheap to clone; clones are the same
 /// stream. May be used from any thread.
 #[derive(Clone, Default)]
 pub struct Stream {
@@ -51,15 +51,15 @@ impl Stream {
     /// The first error of any operation on the stream.
     pub fn synchronize(&self) -> Result<()> {
         let target = self.state.enqueued.load(Ordering::Relaxed);
-        let engines = self.lock().engines.clone();
+        let engines = if self.is_idle() { Vec::new() } else { self.lock().engines.clone() };
+        let mut drivers: Vec<_> = engines.iter().map(|engine| engine.drive()).collect();
         while self.state.passed.load(Ordering::Acquire) < target {
             if let Some(error) = &self.lock().failed {
                 return Err(error.clone());
             }
-            for engine in &engines {
-                engine.drive_once()?;
-            }
+            drivers.iter_mut().try_for_each(Driver::round)?;
         }
+        drop(drivers);
         let mut inner = self.lock();
         match inner.failed.clone() {
             Some(error) => Err(error),

@@ -98,6 +98,56 @@ fn the_plot_is_an_svg() {
 }
 
 #[test]
+fn training_steps_are_measured_and_checked() {
+    let path = std::env::temp_dir().join(format!("ccl-workload-{}", std::process::id()));
+    std::fs::write(&path, "# bytes\n1000\n70K # the second\n\n1M\n").unwrap();
+    for options in
+        ["-n 3 --in-flight 2", "-n 3 --ranks-as threads -d f16 -o avg", "-n 1", "-n 2 -d i8 --in-flight 1"]
+    {
+        let steps =
+            json(&printed(&format!("perf --workload {} {options} --iterations 3 --json", path.display())));
+        let [step] = &steps[..] else { panic!("{steps:?}") };
+        let bytes = 1000 + (70 << 10) + (1 << 20);
+        assert_eq!((&step["buckets"], &step["bytes"], &step["wrong"]), (&3.into(), &bytes.into(), &0.into()));
+        let times: Vec<f64> =
+            step["times_us"].as_array().unwrap().iter().map(|t| t.as_f64().unwrap()).collect();
+        assert_eq!(times.len(), 3);
+        assert_eq!(times.iter().copied().fold(f64::MAX, f64::min), step["min_us"].as_f64().unwrap());
+        assert!(step["min_us"].as_f64() <= step["median_us"].as_f64());
+    }
+    let text = printed(&format!("perf --workload {} --iters 2 -w 0", path.display()));
+    assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 2, "{text}");
+    assert!(text.ends_with("# Out of bounds values : 0 OK\n"), "{text}");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn overlap_is_measured_and_checked() {
+    for ranks in ["threads", "processes"] {
+        let line = format!("perf --overlap -n 2 --ranks-as {ranks} -b 256K --iterations 2 --json");
+        let [found] = &json(&printed(&line))[..] else { panic!() };
+        assert_eq!(
+            (&found["bytes"], &found["rounds"], &found["ok"]),
+            (&(256 << 10).into(), &2.into(), &true.into())
+        );
+        assert!(found["time_us"].as_f64().unwrap() > 0.0);
+        assert!(found["min_loss_percent"].as_f64() <= found["max_loss_percent"].as_f64());
+        assert!(found["max_loss_percent"].as_f64().unwrap() <= 100.0);
+    }
+    assert!(printed("perf --overlap -b 8 --iterations 1").contains("computation loses "));
+}
+
+#[test]
+fn lists_of_buckets_can_be_read_back() {
+    let list = printed("perf --workload resnet50 --list");
+    assert_eq!(list.lines().next(), Some("8196000"));
+    let path = std::env::temp_dir().join(format!("ccl-list-{}", std::process::id()));
+    std::fs::write(&path, &list).unwrap();
+    assert_eq!(printed(&format!("perf --workload {} --list", path.display())), list);
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn ranks_of_a_launcher_are_joined() {
     let ccl = env!("CARGO_BIN_EXE_ccl");
     let text = printed(&format!("run -n 3 -- {ccl} perf broadcast -b 8 --iters 1 --json"));
@@ -121,6 +171,10 @@ fn errors_have_their_status() {
         ("perf", 2),
         ("perf all_reduce -d float31", 2),
         ("perf broadcast -n 2 -r 2", 2),
+        ("perf --workload resnet51", 2),
+        ("perf --workload resnet50 -d all", 2),
+        ("perf --workload resnet50 --iterations 0", 2),
+        ("perf --workload /dev/null", 2),
         ("perf all_reduce -n 2 --ranks-as threads -b 8 --iters 1 --plot /no/such/folder/x.svg", 3),
     ] {
         let output = output(line);

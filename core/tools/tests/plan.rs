@@ -107,3 +107,20 @@ fn the_doctor_names_what_cannot_work() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("!!") && text.contains("CCL_SLOTS") && text.contains("1 problems"), "{text}");
 }
+
+#[test]
+fn memory_is_known_before() {
+    let text = printed("plan memory -n 16 --local 8");
+    assert!(text.contains("shared memory it brings (B)"), "{text}");
+    let found: Value = serde_json::from_str(&printed("plan memory -n 16 -l 8 --json")).unwrap();
+    let bytes = |kind: &str, name: &str| found[kind][name].as_u64().unwrap();
+    assert_eq!(bytes("at_most", "mapped_bytes"), 8 * bytes("before_use", "shared_bytes"));
+    // Two ends of two edges with each rank of the other host.
+    assert_eq!(
+        (bytes("before_use", "connections"), bytes("at_most", "connections"), bytes("at_most", "sockets")),
+        (0, 32, 33)
+    );
+    let alone: Value = serde_json::from_str(&printed("plan memory -n 1 --json")).unwrap();
+    assert_eq!((&alone["at_most"]["shared_bytes"], &alone["at_most"]["sockets"]), (&0.into(), &0.into()));
+    assert_eq!(output("plan memory -n 2 -l 3", &[]).status.code(), Some(2));
+}

@@ -1,4 +1,4 @@
-//! The root service: one port, one thread, one connection per rank.
+//! The root service: one port, one connection per rank, served by the control thread.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -15,10 +15,10 @@ use crate::bootstrap::auth::Key;
 use crate::bootstrap::id::{UniqueId, random};
 use crate::bootstrap::machine::{Action, Conn, Ending, Event, Gathering, Rules, Time};
 use crate::bootstrap::process::Process;
-use crate::bootstrap::tcp::Waker;
 use crate::bootstrap::wire::{Decoder, Frame, MEMBER_BYTES, STRANGER_BYTES};
 use crate::bootstrap::{BootstrapSettings, tcp};
 use crate::control::hub::{Hub, LifeOf};
+use crate::control::thread::{self, Attended, Charge};
 use crate::error::{Error, Result};
 
 /// The service through which ranks join, and by which they hear of each other afterwards.
@@ -26,9 +26,9 @@ use crate::error::{Error, Result};
 pub struct Root;
 
 impl Root {
-    /// Starts the root of a new job: one listening port and one thread, "ccl-root".
+    /// Starts the root of a new job: one listening port, served by the process's control thread.
     ///
-    /// The thread ends, and closes everything, when all ranks have left or died, when joining has
+    /// It ends, and closes everything, when all ranks have left or died, when joining has
     /// failed and all have been told, or when nobody has come for [`BootstrapSettings::expiry`].
     ///
     /// # Errors
@@ -64,11 +64,7 @@ impl Root {
     /// Starts the root of `id` behind `listener`.
     fn serve(id: &UniqueId, listener: TcpListener, settings: &BootstrapSettings) -> Result<RootHandle> {
         let settings = &settings.bounded();
-        let status = Arc::new(Status {
-            waker: Waker::new()?,
-            stop: AtomicBool::new(false),
-            over: AtomicBool::new(false),
-        });
+        let status = Arc::new(Status { stop: AtomicBool::new(false), over: AtomicBool::new(false) });
         let machine =
             RootMachine::new(Key::new(id), settings, (Process::this(), Process::life), Duration::ZERO);
         let service = Service {
@@ -84,10 +80,7 @@ impl Root {
             status: status.clone(),
         };
         debug!(target: "ccl::bootstrap", job = %format_args!("{:016x}", id.job()), addresses = ?id.addresses(), "root listens");
-        let thread = std::thread::Builder::new().name("ccl-root".into()).spawn(move || service.run());
-        thread.map_err(|error| {
-            Error::system("start the thread ccl-root", error, "raise the limit of threads")
-        })?;
+        thread::serve(Box::new(service))?;
         Ok(RootHandle(status))
     }
 }
@@ -100,7 +93,7 @@ impl RootHandle {
     /// Ends the root at once; ranks that still need it will report that it is gone.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
-        self.0.waker.wake();
+        thread::wake();
     }
 
     /// Whether the root has ended and closed everything.
@@ -111,7 +104,6 @@ impl RootHandle {
 
 #[derive(Debug)]
 struct Status {
-    waker: Waker,
     stop: AtomicBool,
     over: AtomicBool,
 }
@@ -174,7 +166,7 @@ impl RootMachine {
     }
 }
 
-/// The shell: sockets, clock and thread around the machine.
+/// The shell: sockets and clock around the machine.
 struct Service {
     machine: RootMachine,
     settings: BootstrapSettings,
@@ -197,51 +189,48 @@ struct Link {
     closing: Option<Time>,
 }
 
-impl Service {
-    fn run(mut self) {
-        let over = |service: &Service| service.finishing && service.links.is_empty();
-        while !over(&self) && !self.status.stop.load(Ordering::Acquire) {
-            let ready = self.wait();
-            let now = self.started.elapsed();
-            if ready.accept {
-                self.accept(now);
-            }
-            for conn in ready.conns {
-                self.transfer(conn, now);
-            }
-            self.events.push_back(Event::Tick);
-            self.settle(now);
-            self.links.retain(|_, link| link.closing.is_none_or(|until| now < until));
+impl Charge for Service {
+    /// The links, and the listener if it may accept.
+    fn interests<'a>(&'a self, polled: &mut Vec<PollFd<'a>>) {
+        let listener = self.listener.as_ref().filter(|_| self.started.elapsed() >= self.accept_from);
+        polled.extend(self.links.values().map(|link| PollFd::new(&link.stream, tcp::interest(&link.outbox))));
+        polled.extend(listener.map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)));
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let accept_from = (self.accept_from > self.started.elapsed()).then_some(self.accept_from);
+        let closing = self.links.values().filter_map(|link| link.closing);
+        let due = self.machine.deadline().into_iter().chain(accept_from).chain(closing).min();
+        due.map(|due| self.started + due)
+    }
+
+    fn attend(&mut self, ready: &[bool]) -> Attended {
+        let now = self.started.elapsed();
+        let conns: Vec<Conn> =
+            self.links.keys().zip(ready).filter(|(_, ready)| **ready).map(|(conn, _)| *conn).collect();
+        if ready.get(self.links.len()) == Some(&true) {
+            self.accept(now);
         }
-        let status = self.status.clone();
+        for conn in conns {
+            self.transfer(conn, now);
+        }
+        self.events.push_back(Event::Tick);
+        self.settle(now);
+        self.links.retain(|_, link| link.closing.is_none_or(|until| now < until));
+        let is_over = self.finishing && self.links.is_empty();
+        if is_over || self.status.stop.load(Ordering::Acquire) { Attended::IsOver } else { Attended::GoesOn }
+    }
+
+    fn end(self: Box<Self>) {
+        let status = Arc::clone(&self.status);
         drop(self);
         debug!(target: "ccl::bootstrap", "root ends");
         // Pairs with the load in `is_over`: who sees it sees everything closed.
         status.over.store(true, Ordering::Release);
     }
+}
 
-    /// Waits until something is ready or due.
-    fn wait(&self) -> Ready {
-        let now = self.started.elapsed();
-        let listener = self.listener.as_ref().filter(|_| now >= self.accept_from);
-        let accept_from = (self.accept_from > now).then_some(self.accept_from);
-        let closing = self.links.values().filter_map(|link| link.closing);
-        let due = self.machine.deadline().into_iter().chain(accept_from).chain(closing).min();
-        let mut polled = vec![PollFd::new(&self.status.waker, PollFlags::IN)];
-        polled.extend(self.links.values().map(|link| PollFd::new(&link.stream, tcp::interest(&link.outbox))));
-        polled.extend(listener.map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)));
-        tcp::wait(&mut polled, due.map(|due| due.saturating_sub(now)));
-        let is_ready = |entry: &PollFd<'_>| !entry.revents().is_empty();
-        if is_ready(&polled[0]) {
-            self.status.waker.clear();
-        }
-        let conns = self.links.keys().zip(&polled[1..]).filter(|(_, entry)| is_ready(entry));
-        Ready {
-            conns: conns.map(|(conn, _)| *conn).collect(),
-            accept: listener.is_some() && polled.last().is_some_and(is_ready),
-        }
-    }
-
+impl Service {
     fn accept(&mut self, now: Time) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(listener) = &self.listener else {
@@ -353,11 +342,6 @@ impl Service {
             let _ = link.stream.shutdown(std::net::Shutdown::Write);
         }
     }
-}
-
-struct Ready {
-    conns: Vec<Conn>,
-    accept: bool,
 }
 
 const ACCEPTS_PER_TURN: usize = 64;

@@ -345,31 +345,37 @@ fn root_beyond_this_host(id: Option<&UniqueId>) -> Option<IpAddr> {
 }
 
 fn transport_settings(id: Option<&UniqueId>, n: u32, config: &Config) -> Result<TransportSettings> {
-    let slots = config.slots() as usize;
-    // With many ranks an edge each way for every pair adds up: smaller slots keep the sum in cache.
-    let share = config.buffsize() as usize / slots / (n as usize).div_ceil(EDGES_AT_FULL_SIZE);
-    let slot_bytes = share.clamp(LEAST_SLOT_BYTES, MOST_SLOT_BYTES).next_multiple_of(64);
     let shared_memory = if config.shm_disable() { SharedMemory::Avoid } else { SharedMemory::Use };
-    let wait = WaitSettings { spin: config.spin(), ..WaitSettings::default() };
     Ok(TransportSettings {
-        channels: plans::most_channels(config),
-        tags: crate::exec::host::EDGE_TAGS,
-        slots,
-        slot_bytes,
-        net_slot_bytes: NET_SLOTS_LONGER * slot_bytes,
         shared_memory,
         host: config.hostid().map(str::to_owned),
         secret: blake3::derive_key("ccl 2026 transport", &id.map(UniqueId::to_bytes).unwrap_or([0; _])),
-        wait,
-        checksum: if config.checksum() { Checksum::Crc32 } else { Checksum::Off },
+        wait: WaitSettings { spin: config.spin(), ..WaitSettings::default() },
         faults: config.fault().map_or(Ok(Vec::new()), FaultRule::parse)?,
         net: if n == 1 {
             NetSettings::default()
         } else {
             network::settings(config, root_beyond_this_host(id))?
         },
-        ..TransportSettings::default()
+        ..edge_settings(n, config)
     })
+}
+
+/// How many edges there are and how long they are.
+pub(super) fn edge_settings(n: u32, config: &Config) -> TransportSettings {
+    let slots = config.slots() as usize;
+    // With many ranks an edge each way for every pair adds up: smaller slots keep the sum in cache.
+    let share = config.buffsize() as usize / slots / (n as usize).div_ceil(EDGES_AT_FULL_SIZE);
+    let slot_bytes = share.clamp(LEAST_SLOT_BYTES, MOST_SLOT_BYTES).next_multiple_of(64);
+    TransportSettings {
+        channels: plans::most_channels(config),
+        tags: crate::exec::host::EDGE_TAGS,
+        slots,
+        slot_bytes,
+        net_slot_bytes: NET_SLOTS_LONGER * slot_bytes,
+        checksum: if config.checksum() { Checksum::Crc32 } else { Checksum::Off },
+        ..TransportSettings::default()
+    }
 }
 
 /// Ranks up to which an edge gets its full buffer.

@@ -1,9 +1,11 @@
 //! Communicators: a fixed set of ranks, and the calls they make together.
 
+mod footprint;
 pub(crate) mod group;
 mod init;
 pub mod local;
 pub mod network;
+mod progress;
 pub(crate) mod scope;
 pub(crate) mod shared;
 mod typed;
@@ -21,6 +23,7 @@ use crate::control::Control;
 use crate::error::Fault;
 use crate::error::{Error, Result};
 use crate::exec::engine::{Engine, Patience};
+use crate::memory::Footprint;
 use crate::request::Request;
 use crate::transport::Path;
 
@@ -50,7 +53,7 @@ pub struct Communicator {
 enum Ownership {
     /// Only this handle: no lock is needed.
     Alone(Box<Engine>),
-    /// This handle and a progress thread.
+    /// This handle and the progress thread.
     Shared(Arc<SharedEngine>),
     /// Nobody: the communicator is being dropped.
     Gone,
@@ -120,7 +123,18 @@ impl Communicator {
         self.with_engine(|engine| Ok(engine.plans().selection().choose(collective, bytes as u64)))
     }
 
-    /// Runs `f` with the engine, locked only if a progress thread shares it.
+    /// What this rank of the communicator takes of its process and host now. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// The communicator is being dropped.
+    pub fn memory(&self) -> Result<Footprint> {
+        let control = u64::from(self.control.is_connected());
+        let footprint = self.with_engine(|engine| engine.fabric().footprint())?;
+        Ok(footprint.with_sockets(control, &self.config))
+    }
+
+    /// Runs `f` with the engine, locked only if the progress thread shares it.
     pub(crate) fn with_engine<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R
     where
         R: OrClosed,

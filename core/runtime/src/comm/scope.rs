@@ -12,7 +12,7 @@ pub struct Scope<'env> {
 
 impl<'env> Scope<'env> {
     /// Starts a call and returns at once. It progresses while this thread waits for anything on the
-    /// communicator, and on a progress thread otherwise.
+    /// communicator, and on the progress thread otherwise.
     ///
     /// # Errors
     ///

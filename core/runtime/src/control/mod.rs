@@ -3,14 +3,15 @@
 //! It carries what is not data: rounds in which all ranks exchange small infos, messages between two
 //! ranks, the alarm when a rank is gone or aborts, and the diagnosis of operations that are late.
 //!
-//! One background thread, "ccl-watch", sleeps in `poll` between messages. Every method may be called
-//! from any thread. What it deliberately does not do: retry, reconnect, or move data.
+//! One background thread of the process, "ccl-control", serves the control connections of all its
+//! communicators and sleeps in `poll` between messages. Every method may be called from any thread. What it deliberately does not do: retry, reconnect, or move data.
 
 pub mod alarm;
 pub(crate) mod hub;
 pub(crate) mod member;
 mod relay;
 mod shared;
+pub(crate) mod thread;
 pub mod verdict;
 mod watch;
 
@@ -29,7 +30,6 @@ use crate::bootstrap::BootstrapSettings;
 use crate::bootstrap::enter::Connection;
 use crate::bootstrap::joiner::Entry;
 use crate::bootstrap::process::Process;
-use crate::bootstrap::tcp::Waker;
 use crate::bootstrap::wire::{self, Cause, CauseKind, FaultCode, INFO_BYTES, ToRoot};
 use crate::bootstrap::words;
 use crate::control::shared::{Line, Shared};
@@ -243,10 +243,15 @@ impl Control {
         }
     }
 
+    /// Whether there is a control connection: from joining to leaving, with more than one rank.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.shared.line().stream.is_some()
+    }
+
     /// The control of the only rank: no socket, no thread.
     pub(crate) fn alone(settings: &BootstrapSettings) -> Control {
         let this = Process::this();
-        let shared = Shared::new((Rank(0), 1), this.clone(), (this, vec![Rank(0)]), Line::default(), None);
+        let shared = Shared::new((Rank(0), 1), this.clone(), (this, vec![Rank(0)]), Line::default());
         Control { shared: Arc::new(shared), patience: settings.patience() }
     }
 
@@ -261,7 +266,7 @@ impl Control {
         let stream = Arc::new(stream);
         let line = Line { stream: Some(stream.clone()), outbox, leaving: false };
         let (this, root) = (Process::this(), (entry.root, entry.hosts));
-        let shared = Arc::new(Shared::new((rank, n), this, root, line, Some(Waker::new()?)));
+        let shared = Arc::new(Shared::new((rank, n), this, root, line));
         watch::start(shared.clone(), (stream, decoder, early), settings.heartbeat)?;
         Ok((Control { shared, patience: settings.patience() }, entry.infos))
     }
@@ -293,7 +298,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        if self.shared.waker.is_none() || self.shared.this.pid != std::process::id() {
+        if self.shared.n == 1 || self.shared.this.pid != std::process::id() {
             return;
         }
         self.shared.leave();

@@ -1,4 +1,4 @@
-//! What a rank's threads and its watch thread share: the line out, and the desk for what has arrived.
+//! What a rank's threads and the control thread share: the line out, and the desk for what has arrived.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::TcpStream;
@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 use ccl_plan::Rank;
 
 use crate::bootstrap::process::Process;
-use crate::bootstrap::tcp::{Outbox, Waker};
+use crate::bootstrap::tcp::Outbox;
 use crate::bootstrap::wire::{self, Cause, CauseKind, Refusal, ToRoot};
 use crate::control::alarm::Alarm;
 use crate::control::member::{Member, error_of};
+use crate::control::thread;
 use crate::control::verdict::{Presence, RankState, verdict};
 use crate::error::{Error, Fault, Result};
 use crate::observe::board::Board;
 
-/// What the caller's threads and the watch thread share.
+/// What the caller's threads and the control thread share.
 pub(super) struct Shared {
     pub(super) rank: Rank,
     pub(super) n: u32,
@@ -28,8 +29,6 @@ pub(super) struct Shared {
     pub(super) board: Arc<Board>,
     pub(super) alarm: Arc<Alarm>,
     pub(super) line: Mutex<Line>,
-    /// Wakes the watch thread; absent with one rank.
-    pub(super) waker: Option<Waker>,
     pub(super) desk: Mutex<Desk>,
     /// Signalled whenever the desk changes.
     pub(super) changed: Condvar,
@@ -58,7 +57,7 @@ pub(super) struct Desk {
     /// The error this rank reported, kept whole until the root has elected a cause.
     pub(super) reported: Option<Error>,
     pub(super) verdict: Option<String>,
-    /// The watch thread has closed the connection.
+    /// The control thread has closed the connection.
     pub(super) ended: bool,
 }
 
@@ -68,7 +67,6 @@ impl Shared {
         this: Process,
         (root, hosts): (Process, Vec<Rank>),
         line: Line,
-        waker: Option<Waker>,
     ) -> Shared {
         Shared {
             rank,
@@ -79,7 +77,6 @@ impl Shared {
             board: Arc::default(),
             alarm: Arc::default(),
             line: Mutex::new(line),
-            waker,
             desk: Mutex::default(),
             changed: Condvar::new(),
             mail: AtomicUsize::new(0),
@@ -100,7 +97,7 @@ impl Shared {
         desk.next_round - 1
     }
 
-    /// Sends what the socket takes now; the watch thread sends the rest.
+    /// Sends what the socket takes now; the control thread sends the rest.
     pub(super) fn send(&self, message: &ToRoot) -> Result<()> {
         let mut line = self.line();
         let Line { stream, outbox, leaving } = &mut *line;
@@ -118,10 +115,11 @@ impl Shared {
             .on(self.rank));
         }
         *leaving = matches!(message, ToRoot::Leave { .. });
-        // The watch thread sees a failing socket as well, and says why.
+        // The control thread sees a failing socket as well, and says why.
         let sent = outbox.flush(stream).is_ok() && outbox.is_empty();
-        if let (false, Some(waker)) = (sent, &self.waker) {
-            waker.wake();
+        drop(line);
+        if !sent {
+            thread::wake();
         }
         Ok(())
     }
@@ -241,14 +239,14 @@ impl Shared {
         Some(bytes)
     }
 
-    /// Sends the leave and lets the watch thread end.
+    /// Sends the leave and lets the control thread forget the connection.
     pub(super) fn leave(&self) {
         let state = self.board.snapshot();
         let (last_entered, last_completed) = (state.last_entered, state.last_completed);
         // An error says that the connection is closed or the leave is sent already.
         let _ = self.send(&ToRoot::Leave { last_entered, last_completed });
-        if let Some(waker) = &self.waker {
-            waker.wake();
+        if self.n > 1 {
+            thread::wake();
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The watch thread: one socket, asleep until something arrives.
+//! A member's side of its control connection: one socket, served by the control thread.
 
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::PollFd;
 use tracing::{debug, warn};
 
 use crate::bootstrap::machine::Ending;
@@ -13,10 +13,11 @@ use crate::bootstrap::tcp;
 use crate::bootstrap::wire::{self, Decoder, Frame, ToRoot};
 use crate::control::member::{Action, Event, Member};
 use crate::control::shared::Shared;
-use crate::error::{Error, Result};
+use crate::control::thread::{self, Attended, Charge};
+use crate::error::Result;
 
-/// Starts the thread "ccl-watch" behind a control connection; it ends when the rank leaves or the
-/// connection does, and then closes it.
+/// Has the control thread watch a control connection; that ends when the rank leaves or the connection
+/// does, and then closes it.
 pub(super) fn start(
     shared: Arc<Shared>,
     (stream, decoder, early): (Arc<TcpStream>, Decoder, Vec<Vec<u8>>),
@@ -24,67 +25,58 @@ pub(super) fn start(
 ) -> Result<()> {
     let rank = shared.rank;
     let machine = Member::new(rank, (shared.root.clone(), shared.hosts.clone()), heartbeat, Duration::ZERO);
-    let watch = Watch { shared, stream, decoder, machine, started: Instant::now(), over: false };
-    let thread = std::thread::Builder::new().name("ccl-watch".into()).spawn(move || watch.run(early));
-    thread.map_err(|error| {
-        Error::system("start the thread ccl-watch", error, "raise the limit of threads").on(rank)
-    })?;
-    Ok(())
+    let watch = Watch { shared, stream, decoder, early, machine, started: Instant::now(), over: false };
+    thread::serve(Box::new(watch)).map_err(|error| error.on(rank))
 }
 
 struct Watch {
     shared: Arc<Shared>,
     stream: Arc<TcpStream>,
     decoder: Decoder,
+    /// Frames that arrived while joining.
+    early: Vec<Vec<u8>>,
     machine: Member,
     started: Instant,
     over: bool,
 }
 
-impl Watch {
-    fn run(mut self, early: Vec<Vec<u8>>) {
-        for body in early {
+impl Charge for Watch {
+    fn interests<'a>(&'a self, polled: &mut Vec<PollFd<'a>>) {
+        polled.push(PollFd::new(&*self.stream, tcp::interest(&self.shared.line().outbox)));
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.machine.deadline().map(|at| self.started + at)
+    }
+
+    fn attend(&mut self, ready: &[bool]) -> Attended {
+        for body in std::mem::take(&mut self.early) {
             self.feed(Event::Received(body));
         }
-        while !self.over {
-            self.turn();
+        if self.shared.line().leaving {
+            self.feed(Event::Leaving);
         }
+        match ready.contains(&true) {
+            true => self.transfer(),
+            false => self.feed(Event::Tick),
+        }
+        if self.over { Attended::IsOver } else { Attended::GoesOn }
+    }
+
+    fn end(self: Box<Self>) {
         // The last hold on the socket but the line's: nobody sends any more.
         let mut line = self.shared.line();
         (line.stream, line.outbox) = (None, tcp::Outbox::default());
         drop(line);
-        let Watch { shared, stream, .. } = self;
+        let Watch { shared, stream, .. } = *self;
         drop(stream);
         debug!(target: "ccl::control", rank = shared.rank.0, "control connection closed");
         shared.desk().ended = true;
         shared.changed.notify_all();
     }
+}
 
-    /// Sleeps until something happens and takes it in.
-    fn turn(&mut self) {
-        let (flags, leaving) = {
-            let line = self.shared.line();
-            (tcp::interest(&line.outbox), line.leaving)
-        };
-        if leaving {
-            self.feed(Event::Leaving);
-        }
-        let timeout = self.machine.deadline().map(|at| at.saturating_sub(self.started.elapsed()));
-        let mut polled = vec![PollFd::new(&*self.stream, flags)];
-        polled.extend(self.shared.waker.as_ref().map(|waker| PollFd::new(waker, PollFlags::IN)));
-        tcp::wait(&mut polled, timeout);
-        let ready = !polled[0].revents().is_empty();
-        if let (Some(waker), Some(false)) =
-            (&self.shared.waker, polled.get(1).map(|entry| entry.revents().is_empty()))
-        {
-            waker.clear();
-        }
-        match ready {
-            true => self.transfer(),
-            false => self.feed(Event::Tick),
-        }
-    }
-
+impl Watch {
     fn transfer(&mut self) {
         let flushed = self.shared.line().outbox.flush(&self.stream);
         let mut bodies = Vec::new();

@@ -6,3 +6,4 @@
 pub mod host;
 pub mod interfaces;
 pub mod launcher;
+pub(crate) mod placement;

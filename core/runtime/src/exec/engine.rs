@@ -209,20 +209,36 @@ impl Engine {
 
     /// One fruitless poll: looks for alarms and the deadline, then pauses.
     pub(crate) fn stalled(&mut self, patience: &mut Patience) -> Result<()> {
-        if self.control.alarm().raised() {
-            let error = self.control.alarm().error();
-            return Err(self.fail(error.unwrap_or_else(|| Error::bug("an alarm without a cause"))));
-        }
+        self.look_for_alarm()?;
         if patience.pause(&self.bell) {
-            let error = self.overdue();
-            return Err(self.fail(error));
+            return Err(self.expire());
         }
         Ok(())
     }
 
-    /// Whether nothing is outstanding.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.queue.is_empty()
+    /// Fails if the communicator has failed elsewhere.
+    pub(crate) fn look_for_alarm(&mut self) -> Result<()> {
+        if !self.control.alarm().raised() {
+            return Ok(());
+        }
+        let error = self.control.alarm().error();
+        Err(self.fail(error.unwrap_or_else(|| Error::bug("an alarm without a cause"))))
+    }
+
+    /// Fails because the deadline has passed.
+    pub(crate) fn expire(&mut self) -> Error {
+        let error = self.overdue();
+        self.fail(error)
+    }
+
+    /// Whether nothing is outstanding, neither operations nor what they gave to a network.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.queue.is_empty() && self.fabric.is_flushed()
+    }
+
+    /// What rings when a peer has moved something.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     /// A fresh allowance of waiting.
@@ -464,7 +480,7 @@ impl Patience {
 
     /// Waits a little; whether the deadline has passed. The clock is read only now and then, and
     /// starts at the first reading.
-    fn pause(&mut self, bell: &Bell) -> bool {
+    pub(crate) fn pause(&mut self, bell: &Bell) -> bool {
         self.waiter.pause(Some(bell));
         self.pauses += 1;
         if !self.pauses.is_multiple_of(PAUSES_PER_CLOCK_READING) {

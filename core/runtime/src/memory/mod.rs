@@ -4,6 +4,7 @@
 //! the size of `/dev/shm` does not matter.
 
 mod exchange;
+pub(crate) mod footprint;
 mod mailbox;
 mod peer;
 mod region;
@@ -11,6 +12,8 @@ pub(crate) mod scratch;
 mod staging;
 
 pub use exchange::{Exchange, Neighbour, Parcel};
+pub use footprint::Footprint;
+pub(crate) use footprint::{Entry, Ledger};
 pub use mailbox::Mailbox;
 pub(crate) use peer::PeerMemory;
 pub use region::{Backing, Mapping, MemoryFile};

@@ -76,7 +76,7 @@ impl AsFd for MemoryFile {
     }
 }
 
-/// A shared, writable view of a memory file; unmapped when dropped.
+/// A writable view of a memory file, shared with whoever maps it; unmapped when dropped.
 ///
 /// Other ranks write to it at any time, so it hands out addresses, never references to data.
 #[derive(Debug)]
@@ -90,6 +90,20 @@ impl Mapping {
     /// [`Mapping::try_of_peer`].
     pub fn of(file: BorrowedFd<'_>, bytes: usize) -> Result<Mapping> {
         map(file, bytes).map_err(|e| Error::system(&format!("map {bytes} bytes of shared memory"), e, ADVICE))
+    }
+
+    /// Maps memory of this process alone, for a rank that has nobody to share it with.
+    pub(crate) fn private(bytes: usize) -> Result<Mapping> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let mapped = || {
+            // SAFETY: a null hint lets the kernel choose a range that nothing else uses.
+            let start = unsafe {
+                rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)
+            }?;
+            NonNull::new(start.cast()).ok_or(Errno::NOMEM)
+        };
+        let start = mapped().map_err(|e| Error::system(&format!("map {bytes} bytes"), e, ADVICE))?;
+        Ok(Mapping { start, bytes })
     }
 
     /// Maps a peer's file once it has exactly `bytes`; `None` while it is still empty.

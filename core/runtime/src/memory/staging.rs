@@ -3,6 +3,7 @@
 use std::alloc::{self, Layout};
 use std::ptr::NonNull;
 
+use super::{Entry, Ledger};
 use crate::error::{Error, Result};
 
 /// Zeroed, page-aligned bytes at an address that stays.
@@ -13,11 +14,13 @@ use crate::error::{Error, Result};
 pub(crate) struct Staging {
     start: NonNull<u8>,
     layout: Layout,
+    _entry: Entry,
 }
 
 impl Staging {
-    /// Takes `bytes` (at least 1) from the heap; large ones cost pages only once touched.
-    pub(crate) fn new(bytes: usize) -> Result<Staging> {
+    /// Takes `bytes` (at least 1) from the heap; large ones cost pages only once touched. The ledger
+    /// counts them.
+    pub(crate) fn new(bytes: usize, ledger: &Ledger) -> Result<Staging> {
         let refuse = || {
             Error::new(
                 crate::Fault::System { errno: None },
@@ -28,7 +31,8 @@ impl Staging {
         let layout = Layout::from_size_align(bytes.max(1), PAGE_BYTES).map_err(|_| refuse())?;
         // SAFETY: the layout has at least one byte.
         let start = unsafe { alloc::alloc_zeroed(layout) };
-        NonNull::new(start).map(|start| Staging { start, layout }).ok_or_else(refuse)
+        let start = NonNull::new(start).ok_or_else(refuse)?;
+        Ok(Staging { start, layout, _entry: ledger.memory(layout.size()) })
     }
 
     /// The address `offset` bytes in. Panics past the end.

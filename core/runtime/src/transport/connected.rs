@@ -113,7 +113,7 @@ pub(super) fn inner_shape(settings: &TransportSettings) -> SlotShape {
 }
 
 /// The slots of network edges beneath all wrappers.
-fn net_shape(settings: &TransportSettings) -> SlotShape {
+pub(super) fn net_shape(settings: &TransportSettings) -> SlotShape {
     shape(settings, settings.net_slot_bytes)
 }
 

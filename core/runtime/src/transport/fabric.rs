@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use ccl_plan::{Channel, Rank};
 
-use super::connected::{Connected, inner_shape};
+use super::connected::Connected;
 use super::net::Network;
-use super::shm::{Layout, Neighbours, Own};
+use super::shm::{Neighbours, Own};
 use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo};
 use super::{TransportSettings, WaitSettings, agree, host};
 use crate::error::{Error, Result};
-use crate::memory::{Mailbox, MemoryFile};
+use crate::memory::{Backing, Footprint, Ledger, Mailbox, MemoryFile};
 
 /// One rank's connections. Used by one thread at a time; dropping it never blocks.
 pub struct Fabric {
@@ -66,30 +66,39 @@ impl Networking {
     }
 }
 
+/// What a rank that is not alone shares; nothing otherwise.
+#[derive(Default)]
 struct Opening {
-    file: MemoryFile,
+    file: Option<MemoryFile>,
     mailbox: Option<Mailbox>,
 }
 
+impl Opening {
+    fn new(backing: Backing) -> Result<Opening> {
+        let file = MemoryFile::create(backing)?;
+        let mailbox = Mailbox::bind()
+            .inspect_err(|error| tracing::warn!(%error, "no Unix socket: descriptors go through /proc"))
+            .ok();
+        Ok(Opening { file: Some(file), mailbox })
+    }
+}
+
 impl Fabric {
-    /// Before joining: makes this rank's memory and its Unix socket. The second value is what peers
-    /// must know.
+    /// Before joining: makes this rank's memory and its Unix socket, unless it is the only rank. The
+    /// second value is what peers must know.
     ///
     /// Errors: settings that make no sense, no memory to be had.
     pub fn open(settings: &TransportSettings, me: Rank, n: u32) -> Result<(Fabric, TransportInfo)> {
         settings.check()?;
-        let file = MemoryFile::create(settings.backing)?;
-        let mailbox = Mailbox::bind()
-            .inspect_err(|error| tracing::warn!(%error, "no Unix socket: descriptors go through /proc"))
-            .ok();
-        let info = host::describe(settings, &file, mailbox.as_ref())?;
+        let opening = if n == 1 { Opening::default() } else { Opening::new(settings.backing)? };
+        let info = host::describe(settings, opening.file.as_ref(), opening.mailbox.as_ref())?;
         let edges = n as usize * usize::from(settings.channels) * usize::from(settings.tags);
         let fabric = Fabric {
             settings: settings.clone(),
             me,
             n,
             info: info.clone(),
-            opening: Some(Opening { file, mailbox }),
+            opening: Some(opening),
             connected: None,
             senders: Vec::new(),
             receivers: Vec::new(),
@@ -241,6 +250,27 @@ impl Fabric {
         Ok(())
     }
 
+    /// What this rank's end takes of its process and host, the control connection aside. Sockets are
+    /// counted as connections.
+    ///
+    /// Errors: not connected.
+    pub(crate) fn footprint(&self) -> Result<Footprint> {
+        let connected = self.connected()?;
+        let own_bytes = connected.neighbours.own().bytes() as u64;
+        let ledger = connected.network.as_ref().map(Network::ledger);
+        let (private_bytes, connections) = ledger.map_or((0, 0), Ledger::now);
+        Ok(match self.n {
+            1 => Footprint { private_bytes: own_bytes, ..Footprint::default() },
+            _ => Footprint {
+                shared_bytes: own_bytes,
+                mapped_bytes: connected.neighbours.mapped_bytes() as u64,
+                private_bytes,
+                connections,
+                sockets: 0,
+            },
+        })
+    }
+
     /// Whether every rank reads what any other lends: [`SendEdge::lend`] may then be used on every
     /// edge. The same on all ranks.
     pub(crate) fn reads_directly(&self) -> bool {
@@ -301,17 +331,13 @@ impl Fabric {
     ) -> Result<Neighbours> {
         let all = agree::neighbours(&self.info, infos, self.me);
         let me = all.iter().position(|peer| peer.rank == self.me).unwrap_or(0);
-        let layout = Layout {
-            locals: all.len(),
-            channels: self.settings.channels.into(),
-            tags: self.settings.tags.into(),
-            slots: self.settings.slots,
-            slot_bytes: inner_shape(&self.settings).slot_bytes,
+        let layout = self.settings.layout(all.len());
+        let Some(file) = &opening.file else {
+            return Neighbours::alone(layout, &all[me], self.settings.secret);
         };
         let now = Instant::now();
         let halfway = now + deadline.saturating_duration_since(now) / 2;
-        let (file, mailbox) = (&opening.file, opening.mailbox.as_ref());
-        let own = Own { file, mailbox, secret: self.settings.secret };
+        let own = Own { file, mailbox: opening.mailbox.as_ref(), secret: self.settings.secret };
         Neighbours::connect(&own, layout, &all, me, halfway, check)
     }
 

@@ -9,7 +9,7 @@ use crate::memory::{Mailbox, MemoryFile};
 /// This rank as its peers must know it.
 pub(super) fn describe(
     settings: &TransportSettings,
-    file: &MemoryFile,
+    file: Option<&MemoryFile>,
     mailbox: Option<&Mailbox>,
 ) -> Result<TransportInfo> {
     let mut nonce = [0; 32];
@@ -21,7 +21,7 @@ pub(super) fn describe(
         process: std::process::id(),
         process_namespace: process_namespace(),
         mailbox: mailbox.map(|mailbox| mailbox.name().to_owned()),
-        descriptor: file.number(),
+        descriptor: file.map_or(-1, MemoryFile::number),
         nonce,
         shares_memory: settings.shared_memory == SharedMemory::Use,
         cpus: cpus(),

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::connected::{inner_shape, net_shape};
+use super::shm::Layout;
 use super::waiting::WaitSettings;
 use super::{FaultRule, NetSettings, TraceLog};
 use crate::error::{Error, Result};
-use crate::memory::Backing;
+use crate::memory::{Backing, Footprint};
 
 /// Settings of one rank's fabric. `channels`, `tags`, `slots`, `slot_bytes`, `net_slot_bytes`, `secret`,
 /// `checksum` and the network's plugin must be equal on all ranks.
@@ -90,6 +92,34 @@ impl TransportSettings {
     /// Whether something is put around every edge.
     pub(super) fn wraps_edges(&self) -> bool {
         self.checksum != Checksum::Off || !self.faults.is_empty() || self.trace.is_some()
+    }
+
+    /// How regions of `locals` ranks that share memory are laid out.
+    pub(super) fn layout(&self, locals: usize) -> Layout {
+        Layout {
+            locals,
+            channels: self.channels.into(),
+            tags: self.tags.into(),
+            slots: self.slots,
+            slot_bytes: inner_shape(self).slot_bytes,
+        }
+    }
+
+    /// What each of n ranks takes, `locals` of which share memory with it, itself among them: before any
+    /// edge is used, and when all are. The control connection aside; sockets are counted as connections.
+    pub(crate) fn footprints(&self, n: u32, locals: u32) -> [Footprint; 2] {
+        let region_bytes = self.layout(locals as usize).bytes() as u64;
+        if n == 1 {
+            return [Footprint { private_bytes: region_bytes, ..Footprint::default() }; 2];
+        }
+        let before_use = Footprint {
+            shared_bytes: region_bytes,
+            mapped_bytes: u64::from(locals) * region_bytes,
+            ..Footprint::default()
+        };
+        let connections = 2 * u64::from(n - locals) * u64::from(self.channels) * u64::from(self.tags);
+        let private_bytes = connections * net_shape(self).staging_bytes() as u64;
+        [before_use, Footprint { private_bytes, connections, ..before_use }]
     }
 
     /// Refuses shapes that no layout can have.

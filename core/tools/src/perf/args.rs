@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ccl::{Dtype, Error, Rank, ReduceOp, Result};
+use ccl::{Collective, Dtype, Error, Rank, ReduceOp, Result};
 
+use super::geometry::Amount;
 use super::measure::Pace;
 use super::operation::Operation;
 use super::options::{Checking, Format, Options, Placements, Roots};
-use super::point::Sizes;
+use super::overlap::Overlap;
+use super::point::{Point, Sizes};
+use super::workload::{self, Workload};
 use crate::size::{Growth, parse_bytes, range};
 
 /// Measure collectives and messages, and check every element of their results.
@@ -76,7 +79,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "SECONDS", value_parser = crate::args::seconds, conflicts_with = "iters")]
     time: Option<Duration>,
     /// Calls in the timed loop; 0 times the one verified call
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, visible_alias = "iterations", value_name = "COUNT")]
     iters: Option<u64>,
     /// Calls before the timed loop
     #[arg(short, long, visible_alias = "warmup_iters", value_name = "COUNT", default_value_t = 5)]
@@ -101,6 +104,17 @@ pub(crate) struct Args {
     /// Write a plot of bandwidth and time over size
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) workload: workload::Args,
+    /// Measure how much slower rank 0 computes while an all-reduce (of 64M, or -b) is under way
+    #[arg(long, help_heading = "Training steps", conflicts_with_all = ["workload", "operations", "coll", "maxbytes",
+          "counts", "time", "placement", "plot", "group", "root", "warmup"])]
+    pub(crate) overlap: bool,
+    /// Bytes that the computation goes round in
+    #[arg(long, help_heading = "Training steps", value_name = "SIZE", default_value = "32K", value_parser = parse_bytes,
+          requires = "overlap")]
+    working_set: u64,
 }
 
 /// What local ranks are.
@@ -113,26 +127,74 @@ pub(crate) enum RanksAs {
 }
 
 impl Args {
+    /// The workload to measure, if one is asked for.
+    pub(crate) fn workload(&self) -> Result<Option<Workload>> {
+        if !self.workload.is_given() {
+            return Ok(None);
+        }
+        self.workload.workload(workload::Common {
+            dtypes: self.dtypes()?,
+            reduces: self.reduces()?,
+            warm_up: self.warmup,
+            iterations: self.iters,
+            checking: self.checking(),
+            format: self.format(),
+        })
+    }
+
+    /// The overlap to measure, if it is asked for.
+    pub(crate) fn overlap(&self) -> Result<Option<Overlap>> {
+        if !self.overlap {
+            return Ok(None);
+        }
+        let (dtype, reduce) = workload::only(&self.dtypes()?, &self.reduces()?)?;
+        let operation = Operation::Collective(Collective::AllReduce);
+        let bytes = self.minbytes.first().copied().unwrap_or(DEFAULT_MAX_BYTES);
+        let amount = Amount::of_bytes(operation, bytes, 1, dtype);
+        Ok(Some(Overlap {
+            point: Point { operation, dtype, reduce, root: Rank(0), amount },
+            working_set_bytes: self.working_set as usize,
+            rounds: self.iters.unwrap_or(DEFAULT_ROUNDS).max(1),
+            format: self.format(),
+        }))
+    }
+
     /// What to measure.
     pub(crate) fn options(&self) -> Result<Options> {
         let default_placements = if self.json { Placements::OutOfPlace } else { Placements::Both };
         Ok(Options {
             operations: self.operations()?,
             sizes: self.sizes(),
-            dtypes: each(&self.dtype, &Dtype::ALL, dtype)?,
-            reduces: each(&self.op, &ReduceOp::ALL, reduce_op)?,
+            dtypes: self.dtypes()?,
+            reduces: self.reduces()?,
             roots: self.root,
             placements: self.placement.unwrap_or(default_placements),
-            checking: if self.check == 0 { Checking::Off } else { Checking::On },
+            checking: self.checking(),
             pace: match (self.iters, self.time) {
                 (Some(iterations), _) => Pace::Iterations(iterations),
                 (None, time) => Pace::Time(time.unwrap_or(DEFAULT_TIME)),
             },
             warm_up: self.warmup,
             lanes: self.group as usize,
-            format: if self.json { Format::Json } else { Format::Table },
+            format: self.format(),
             plot: self.plot.clone(),
         })
+    }
+
+    fn dtypes(&self) -> Result<Vec<Dtype>> {
+        each(&self.dtype, &Dtype::ALL, dtype)
+    }
+
+    fn reduces(&self) -> Result<Vec<ReduceOp>> {
+        each(&self.op, &ReduceOp::ALL, reduce_op)
+    }
+
+    fn checking(&self) -> Checking {
+        if self.check == 0 { Checking::Off } else { Checking::On }
+    }
+
+    fn format(&self) -> Format {
+        if self.json { Format::Json } else { Format::Table }
     }
 
     fn operations(&self) -> Result<Vec<Operation>> {
@@ -140,7 +202,7 @@ impl Args {
         if names.is_empty() {
             return Err(Error::usage(
                 "expected something to measure, found nothing",
-                "name it: `ccl perf all_reduce`, `ccl perf -c allreduce,sendrecv`, `ccl perf all`",
+                "name it: `ccl perf all_reduce`, `ccl perf -c allreduce,sendrecv`, `ccl perf all`, `ccl perf --workload resnet50`",
             ));
         }
         each(&names, &Operation::all(), |name| name.parse().ok())
@@ -228,6 +290,7 @@ fn parse_count(text: &str) -> Result<usize, String> {
 }
 
 const DEFAULT_TIME: Duration = Duration::from_millis(100);
+const DEFAULT_ROUNDS: u64 = 10;
 const DEFAULT_MIN_BYTES: u64 = 8;
 const DEFAULT_MAX_BYTES: u64 = 64 << 20;
 
@@ -237,7 +300,10 @@ Operations: all_reduce reduce broadcast all_gather reduce_scatter all_to_all gat
 Types: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2
 Reduce operations: sum prod max min avg mulsum
 Sizes take K, M, G (binary multiples). In nccl-tests -n is the number of iterations; here it is that of
-ranks, as for mpirun, and --iters is that of iterations.";
+ranks, as for mpirun, and --iters is that of iterations.
+
+A training step of ResNet-50 on 4 ranks, with up to 2 all-reduces under way, 20 times:
+  ccl perf --workload resnet50 -n 4 --in-flight 2 --iterations 20";
 
 #[cfg(test)]
 mod tests {
@@ -308,6 +374,12 @@ mod tests {
             "all_reduce -G 0",
             "all_reduce --counts 1+x",
             "all_reduce --no-launcher",
+            "all_reduce --workload gpt2",
+            "--workload gpt2 -b 8",
+            "--in-flight 2",
+            "--overlap --workload gpt2",
+            "--working-set 1M",
+            "--list",
         ] {
             assert!(refuses(line), "{line}");
         }

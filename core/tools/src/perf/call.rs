@@ -62,7 +62,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    fn request<'r>(&'r self, collective: Collective, lane: &'r mut Lane) -> Request<'r> {
+    /// A collective's request on one lane.
+    pub(crate) fn request<'r>(&'r self, collective: Collective, lane: &'r mut Lane) -> Request<'r> {
         let buffers = match self.placement {
             Placement::OutOfPlace => {
                 Buffers::Separate { send: lane.send.bytes(), recv: lane.recv.bytes_mut() }

@@ -60,6 +60,26 @@ impl<'a> Check<'a> {
         (rank, n): (Rank, u32),
         sender: Option<Rank>,
     ) -> Check<'a> {
+        Check::with_seed(point, lengths, (rank, n), sender, SEED)
+    }
+
+    /// The same for the all-reduce of one of several buckets, each of which has data of its own.
+    pub(crate) fn of_bucket(
+        point: &Point,
+        lengths: &'a Lengths,
+        who: (Rank, u32),
+        bucket: usize,
+    ) -> Check<'a> {
+        Check::with_seed(point, lengths, who, None, SEED + bucket as u64)
+    }
+
+    fn with_seed(
+        point: &Point,
+        lengths: &'a Lengths,
+        (rank, n): (Rank, u32),
+        sender: Option<Rank>,
+        seed: u64,
+    ) -> Check<'a> {
         let collective = match point.operation {
             Operation::Collective(collective) => collective,
             // The oracle has no messages; their data is any data that is only moved.
@@ -74,7 +94,7 @@ impl<'a> Check<'a> {
             scalar: reduce(point).scalar(),
             counts: lengths.counts(point),
         };
-        let data = Data::new(&case, SEED);
+        let data = Data::new(&case, seed);
         Check { data, rank, sender, element_bytes: point.dtype.size_bytes(), point: *point }
     }
 

@@ -81,7 +81,8 @@ impl Half {
     }
 }
 
-fn rounded(value: f64, decimals: i32) -> f64 {
+/// A number with so many decimals at most.
+pub(super) fn rounded(value: f64, decimals: i32) -> f64 {
     let scale = 10_f64.powi(decimals);
     (value * scale).round() / scale
 }

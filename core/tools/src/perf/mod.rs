@@ -3,6 +3,7 @@
 //! [`args`] reads the command line into [`options`]; [`start`] decides who the ranks are; [`session`]
 //! is one rank's part: [`point`] by point it fills buffers ([`check`], [`layout`], [`area`]), makes
 //! [`call`]s, and [`measure`]s them; [`report`] prints a [`table`] or [`json`] and a [`plot`].
+//! [`workload`] measures training steps instead, and [`overlap`] what a caller that computes loses.
 
 mod area;
 mod args;
@@ -14,6 +15,7 @@ mod layout;
 mod measure;
 mod operation;
 mod options;
+mod overlap;
 mod participants;
 mod plot;
 mod point;
@@ -21,6 +23,7 @@ mod report;
 mod session;
 mod start;
 mod table;
+mod workload;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -30,8 +33,11 @@ use ccl::config::Config;
 use ccl::discover::launcher::Job;
 use ccl::{Communicator, Error, Fault, Rank, Result};
 
+use self::args::RanksAs;
 use self::options::{Options, Roots};
+use self::overlap::Overlap;
 use self::start::Start;
+use self::workload::Workload;
 use crate::ranks::{Exit, Output, Team, cpus};
 use crate::text;
 
@@ -39,22 +45,60 @@ pub(crate) use self::args::Args;
 
 /// Measures. The status is 1 if any result was wrong.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    let options = args.options()?;
+    let what = match args.workload()? {
+        Some(workload) if args.workload.list => {
+            return text::print(&workload.list()).map(|()| ExitCode::SUCCESS);
+        }
+        Some(workload) => What::Workload(workload),
+        None => {
+            args.overlap()?.map_or_else(|| args.options().map(What::Operations), |o| Ok(What::Overlap(o)))?
+        }
+    };
     let config = config(args)?;
     let job = if args.no_launcher { None } else { Some(Job::discover(&config)?) };
     match start::choose(args.nranks, args.ranks_as, job)? {
         Start::Join(job) => {
             let comm = Communicator::from_job(&job, &config)?;
-            check_roots(&options, comm.size())?;
-            session::run(&comm, &options).map(status)
+            what.check_roots(comm.size())?;
+            what.run(&comm).map(status)
         }
         Start::Threads(n) => {
-            check_roots(&options, n)?;
-            threads(args, &options, &config, n).map(status)
+            what.check_roots(n)?;
+            threads(args, &what, &config, n).map(status)
         }
         Start::Processes(n) => {
-            check_roots(&options, n)?;
+            what.check_roots(n)?;
             processes(args, n)
+        }
+    }
+}
+
+/// What is measured.
+enum What {
+    Operations(Options),
+    Workload(Workload),
+    Overlap(Overlap),
+}
+
+impl What {
+    /// One rank's part; wrong elements on all ranks.
+    fn run(&self, comm: &Communicator) -> Result<u64> {
+        match self {
+            What::Operations(options) => session::run(comm, options),
+            What::Workload(workload) => workload::run(comm, workload),
+            What::Overlap(overlap) => overlap::run(comm, overlap),
+        }
+    }
+
+    fn check_roots(&self, n: u32) -> Result<()> {
+        match self {
+            What::Operations(Options { roots: Roots::One(Rank(root)), .. }) if *root >= n => {
+                Err(Error::usage(
+                    format!("expected a root below {n}, found {root}"),
+                    "ranks are numbered from 0; give --root a smaller one, or all",
+                ))
+            }
+            _ => Ok(()),
         }
     }
 }
@@ -68,24 +112,14 @@ fn config(args: &Args) -> Result<Config> {
     builder.build()
 }
 
-fn check_roots(options: &Options, n: u32) -> Result<()> {
-    match options.roots {
-        Roots::One(Rank(root)) if root >= n => Err(Error::usage(
-            format!("expected a root below {n}, found {root}"),
-            "ranks are numbered from 0; give --root a smaller one, or all",
-        )),
-        _ => Ok(()),
-    }
-}
-
 /// Ranks as threads of this process; wrong elements on all of them.
-fn threads(args: &Args, options: &Options, config: &Config, n: u32) -> Result<u64> {
+fn threads(args: &Args, what: &What, config: &Config, n: u32) -> Result<u64> {
     let cpus = assigned(args, n);
     let rank = |comm: Communicator| {
         if let Some(cpu) = cpus[comm.rank().index()] {
             cpus::bind(cpu)?;
         }
-        session::run(&comm, options)
+        what.run(&comm)
     };
     let mut wrong = 0;
     let mut first_error: Option<Error> = None;
@@ -127,7 +161,17 @@ fn processes(args: &Args, n: u32) -> Result<ExitCode> {
 }
 
 fn assigned(args: &Args, n: u32) -> Vec<Option<usize>> {
-    if args.no_pin { vec![None; n as usize] } else { cpus::assign(n, &cpus::allowed()) }
+    if args.no_pin {
+        return vec![None; n as usize];
+    }
+    let mut cpus = cpus::assign(n, &cpus::allowed());
+    match (args.overlap, args.ranks_as) {
+        (false, _) => {}
+        // Rank 0 binds the thread that computes itself, so that its progress thread may run elsewhere.
+        (true, RanksAs::Processes) => cpus[0] = None,
+        (true, RanksAs::Threads) => cpus.fill(None),
+    }
+    cpus
 }
 
 fn status(wrong: u64) -> ExitCode {

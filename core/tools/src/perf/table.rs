@@ -21,6 +21,12 @@ pub(crate) fn head(operation: Operation, parameters: &str, participants: &[Parti
     let mut text = format!("# ccl version {}\n", env!("CARGO_PKG_VERSION"));
     let _ = writeln!(text, "# Collective test starting: {}", test_name(operation));
     let _ = writeln!(text, "# {parameters}\n#\n# Using devices");
+    text + &self::participants(participants) + COLUMNS
+}
+
+/// A line for each rank.
+pub(crate) fn participants(participants: &[Participant]) -> String {
+    let mut text = String::new();
     for (rank, one) in participants.iter().enumerate() {
         let cpu = one.cpu.map_or("any CPU".to_owned(), |cpu| format!("CPU {cpu}"));
         let _ = writeln!(
@@ -31,7 +37,7 @@ pub(crate) fn head(operation: Operation, parameters: &str, participants: &[Parti
             one.cpu.unwrap_or(0),
         );
     }
-    text + COLUMNS
+    text
 }
 
 /// One row.

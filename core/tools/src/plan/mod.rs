@@ -1,6 +1,7 @@
 //! `ccl plan`: shows, verifies and explains the programs that carry out collectives.
 
 mod explain;
+mod memory;
 mod show;
 mod verify;
 
@@ -14,6 +15,7 @@ use clap::Subcommand;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Explain(explain::Args),
+    Memory(memory::Args),
     Show(show::Args),
     Verify(verify::Args),
 }
@@ -22,6 +24,7 @@ pub(crate) enum Command {
 pub(crate) fn main(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Explain(args) => explain::main(args),
+        Command::Memory(args) => memory::main(args),
         Command::Show(args) => show::main(args),
         Command::Verify(args) => verify::main(args),
     }

@@ -10,6 +10,7 @@ use super::greeting::{Ends, GREETING_BYTES, greeting};
 use super::slots::HEADER_BYTES;
 use super::{NetReceive, NetSend, errors};
 use crate::error::{Error, Result};
+use crate::memory::Ledger;
 use crate::transport::relay::NET_TOPICS;
 use crate::transport::{Relay, TransportInfo};
 
@@ -33,6 +34,7 @@ pub(crate) struct Network {
     secret: [u8; 32],
     relay: Arc<dyn Relay>,
     peers: Vec<PeerName>,
+    ledger: Ledger,
 }
 
 /// Shape of an edge's slots.
@@ -55,6 +57,7 @@ pub(super) struct Line {
     /// Whether user memory may be registered for one message.
     pub(super) takes_any_memory: bool,
     pub(super) relay: Arc<dyn Relay>,
+    pub(super) ledger: Ledger,
     pub(super) peer: Rank,
     pub(super) topic: u32,
     host: String,
@@ -95,12 +98,17 @@ impl Network {
         tracing::info!(rank = me.0, network = plugin.name(), device, "network started");
         let peers =
             infos.iter().map(|info| PeerName { host: info.host_name.clone(), nonce: info.nonce }).collect();
-        Ok(Network { context, device, takes_any_memory, me, secret, relay, peers })
+        Ok(Network { context, device, takes_any_memory, me, secret, relay, peers, ledger: Ledger::default() })
     }
 
     /// Whether edges send user memory from where it is.
     pub(crate) fn takes_any_memory(&self) -> bool {
         self.takes_any_memory
+    }
+
+    /// What its edges take of this process.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// The sending end of an edge, not connected yet.
@@ -133,6 +141,7 @@ impl Network {
             device: self.device,
             takes_any_memory: self.takes_any_memory,
             relay: Arc::clone(&self.relay),
+            ledger: self.ledger.clone(),
             peer,
             topic: NET_TOPICS | u32::from(ends.channel.0) << 8 | u32::from(ends.tag),
             host: self.peers[peer.index()].host.clone(),

@@ -8,6 +8,7 @@ use super::greeting::{GREETING_BYTES, agrees};
 use super::network::{Line, SlotShape};
 use super::slots::{HEADER_BYTES, Header, PAYLOAD_TAG, Slots};
 use crate::error::{Error, Result};
+use crate::memory::Entry;
 use crate::transport::Slot;
 use crate::transport::edge::EdgeReceive;
 
@@ -46,6 +47,7 @@ struct Link {
     /// By slot; while it has not greeted, only the first, for the greeting.
     requests: Vec<Option<Request>>,
     posted: u64,
+    _entry: Entry,
 }
 
 impl NetReceive {
@@ -164,11 +166,12 @@ impl NetReceive {
 
 impl Link {
     fn new(mut comm: RecvComm, line: &Line, shape: SlotShape) -> Result<Link> {
-        let slots = Slots::new(shape.slots, shape.slot_bytes)?;
+        let slots = Slots::new(shape, &line.ledger)?;
         let (start, bytes) = slots.whole();
         let mr = comm.register(start.as_ptr(), bytes, MemoryKind::Host);
         let mr = mr.map_err(|e| line.error(&e, "register memory for"))?;
-        Ok(Link { comm, mr, slots, requests: (0..shape.slots).map(|_| None).collect(), posted: 0 })
+        let requests = (0..shape.slots).map(|_| None).collect();
+        Ok(Link { comm, mr, slots, requests, posted: 0, _entry: line.ledger.connection() })
     }
 
     /// Whether the greeting came; a reason to close the connection if it is another, or none can.

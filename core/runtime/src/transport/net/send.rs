@@ -9,6 +9,7 @@ use super::greeting::GREETING_BYTES;
 use super::network::{Line, SlotShape};
 use super::slots::{APART, HEADER_BYTES, Header, PAYLOAD_TAG, Slots};
 use crate::error::{Error, Result};
+use crate::memory::Entry;
 use crate::transport::edge::EdgeSend;
 
 /// An edge from this rank over a network.
@@ -60,11 +61,12 @@ enum State {
 struct Link {
     comm: SendComm,
     mr: Mr,
+    _entry: Entry,
 }
 
 impl NetSend {
     pub(super) fn new(line: Line, shape: SlotShape) -> Result<NetSend> {
-        let slots = Slots::new(shape.slots, shape.slot_bytes)?;
+        let slots = Slots::new(shape, &line.ledger)?;
         let requests = (0..shape.slots).map(|_| None).collect();
         let lent = (0..shape.slots).map(|_| None).collect();
         let window = Window { slots, requests, lent, header_sent: false, completed: 0, sent: 0, posted: 0 };
@@ -148,7 +150,7 @@ impl NetSend {
         // SAFETY: no message uses the spare slot; a slot's stride has room for a greeting whatever
         // its payload.
         unsafe { spare.cast().write(greeting) };
-        Ok(State::Greeting(Link { comm, mr }, None))
+        Ok(State::Greeting(Link { comm, mr, _entry: self.line.ledger.connection() }, None))
     }
 
     /// Sends what is posted and reaps what is done.

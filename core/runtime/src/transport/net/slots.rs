@@ -2,8 +2,9 @@
 
 use std::ptr::NonNull;
 
+use super::network::SlotShape;
 use crate::error::Result;
-use crate::memory::Staging;
+use crate::memory::{Ledger, Staging};
 
 /// Slots of one end. Whether a slot's bytes may be touched is the ends' business.
 #[derive(Debug)]
@@ -23,9 +24,9 @@ pub(super) struct Header {
 }
 
 impl Slots {
-    pub(super) fn new(count: usize, capacity_bytes: usize) -> Result<Slots> {
-        let stride = Slots::stride_of(capacity_bytes);
-        Ok(Slots { staging: Staging::new((count + 1) * stride)?, count, capacity_bytes })
+    pub(super) fn new(shape: SlotShape, ledger: &Ledger) -> Result<Slots> {
+        let staging = Staging::new(shape.staging_bytes(), ledger)?;
+        Ok(Slots { staging, count: shape.slots, capacity_bytes: shape.slot_bytes })
     }
 
     /// The slot of a message.
@@ -91,6 +92,13 @@ impl Slots {
     }
 }
 
+impl SlotShape {
+    /// Bytes of one end's slots, the spare one among them.
+    pub(crate) fn staging_bytes(&self) -> usize {
+        (self.slots + 1) * Slots::stride_of(self.slot_bytes)
+    }
+}
+
 impl Header {
     /// Bytes of the payload, wherever it is.
     pub(super) fn payload_bytes(&self) -> usize {
@@ -133,7 +141,8 @@ mod tests {
     #[test]
     fn messages_do_not_overlap_and_payloads_are_aligned() {
         for capacity in [1, 63, 64, 1000] {
-            let slots = Slots::new(3, capacity).unwrap();
+            let shape = SlotShape { slots: 3, slot_bytes: capacity };
+            let slots = Slots::new(shape, &Ledger::default()).unwrap();
             for slot in 0..=slots.spare() {
                 let (message, payload) = (slots.message(slot).addr().get(), slots.payload(slot).addr().get());
                 assert_eq!((payload % 64, payload - message), (0, HEADER_BYTES));

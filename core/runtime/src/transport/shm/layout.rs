@@ -234,6 +234,11 @@ impl Region {
         })
     }
 
+    /// Bytes that are mapped.
+    pub(crate) fn bytes(&self) -> usize {
+        self.mapping.bytes()
+    }
+
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
     }

@@ -67,6 +67,24 @@ impl Neighbours {
         Ok(neighbours)
     }
 
+    /// The only rank: a region that nobody else maps, in memory of this process.
+    ///
+    /// Errors: no memory to be had.
+    pub(crate) fn alone(layout: Layout, me: &Neighbour, secret: [u8; 32]) -> Result<Neighbours> {
+        let region = Arc::new(Region::new(Mapping::private(layout.bytes())?, layout));
+        region.sign(&me.nonce);
+        let regions: Vec<Reachable> = vec![Ok(Arc::clone(&region))];
+        let memories = vec![memory(me, &regions[0])];
+        let neighbours = Neighbours { own: region, ranks: vec![me.rank], me: 0, regions, memories, secret };
+        neighbours.write_probes();
+        Ok(neighbours)
+    }
+
+    /// Bytes mapped of all regions, this rank's own among them.
+    pub(crate) fn mapped_bytes(&self) -> usize {
+        self.regions.iter().flatten().map(|region| region.bytes()).sum()
+    }
+
     /// This rank's region.
     pub(crate) fn own(&self) -> &Arc<Region> {
         &self.own
