@@ -7,6 +7,7 @@ pub mod network;
 pub(crate) mod scope;
 pub(crate) mod shared;
 mod typed;
+mod window;
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -3,15 +3,21 @@
 //! Nothing here has a name in a file system, so nothing is left behind however a process ends, and
 //! the size of `/dev/shm` does not matter.
 
+mod alloc;
 mod exchange;
 mod mailbox;
 mod peer;
 mod region;
 pub(crate) mod scratch;
 mod staging;
+mod window;
 
+pub(crate) use alloc::Pages;
+pub use alloc::{Memory, mem_alloc};
 pub use exchange::{Exchange, Neighbour, Parcel};
 pub use mailbox::Mailbox;
 pub(crate) use peer::PeerMemory;
 pub use region::{Backing, Mapping, MemoryFile};
 pub(crate) use staging::Staging;
+pub use window::Window;
+pub(crate) use window::{Place, Views, Windows};
