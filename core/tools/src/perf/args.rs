@@ -7,7 +7,7 @@ use ccl::{Dtype, Error, Rank, ReduceOp, Result};
 
 use super::measure::Pace;
 use super::operation::Operation;
-use super::options::{Checking, Format, Options, Placements, Roots};
+use super::options::{Checking, Format, MemoryKind, Options, Placements, Roots};
 use super::point::Sizes;
 use crate::size::{Growth, parse_bytes, range};
 
@@ -91,6 +91,9 @@ pub(crate) struct Args {
     /// Where results go [default: both; with --json: out]
     #[arg(long, value_name = "WHERE")]
     placement: Option<Placements>,
+    /// What buffers are made of
+    #[arg(long, value_name = "KIND", default_value = "ordinary")]
+    memory: MemoryKind,
     /// The deadline of every wait, in seconds, in place of CCL_TIMEOUT
     #[arg(long, value_name = "SECONDS", value_parser = crate::args::seconds)]
     pub(crate) timeout: Option<Duration>,
@@ -130,6 +133,7 @@ impl Args {
             },
             warm_up: self.warmup,
             lanes: self.group as usize,
+            memory: self.memory,
             format: if self.json { Format::Json } else { Format::Table },
             plot: self.plot.clone(),
         })
