@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod kills;
+mod mapped;
 mod pool;
 mod shm;
 mod strangers;

@@ -7,6 +7,8 @@ use std::io::{BufRead, Write};
 use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, UniqueId};
 use ccl_tests::exercise::{self, Placement};
 
+use crate::mapped;
+
 /// Serves until standard input ends: `make <init timeout>` answers `id` with a new unique id, whose root
 /// lives here; `resources` answers what this process holds; for `join` see [`join`].
 pub(crate) fn serve() {
@@ -22,8 +24,8 @@ pub(crate) fn serve() {
     }
 }
 
-/// `join <id> <rank> <n> <init timeout> <work>`: work is the number of calls to make, `endless`, or
-/// `check`; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
+/// `join <id> <rank> <n> <init timeout> <work>`: work is the number of calls to make, `endless`, `check`, or
+/// one of [`crate::mapped`]; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
 fn join(words: &[&str]) {
     let (id, rank, n): (UniqueId, u32, u32) =
         (words[0].parse().unwrap(), words[1].parse().unwrap(), words[2].parse().unwrap());
@@ -43,8 +45,12 @@ fn join(words: &[&str]) {
 
 /// What came out wrong.
 fn work(comm: &Communicator, work: &str) -> Result<Vec<String>> {
-    if work == "check" {
-        return check(comm);
+    match work {
+        "check" => return check(comm),
+        "windows" => return mapped::sweep(comm),
+        "cycles" => return mapped::cycles(comm, resources),
+        "endless-mapped" => return mapped::endless(comm),
+        _ => {}
     }
     let calls = if work == "endless" { usize::MAX } else { work.parse().unwrap() };
     let mut values = vec![1f32; 20_000];
@@ -88,7 +94,7 @@ fn resources() -> String {
     format!("{descriptors} descriptors, {maps} mappings, {threads} threads")
 }
 
-fn say(answer: &str) {
+pub(crate) fn say(answer: &str) {
     let answer = answer.replace('\n', " | ");
     let mut out = std::io::stdout().lock();
     // The parent may be gone, which ends this process soon.
