@@ -18,6 +18,26 @@ pub enum Placement {
 ///
 /// The call's.
 pub fn run(comm: &Communicator, case: &Case<'_>, placement: Placement, seed: u64) -> Result<Option<String>> {
+    let mut buffers = [Vec::new(), Vec::new()];
+    let [send, recv] = lengths(comm, case, placement);
+    buffers[0].resize(send, FILL);
+    buffers[1].resize(recv, FILL);
+    let [send, recv] = &mut buffers;
+    run_in(comm, case, placement, seed, (send, recv))
+}
+
+/// [`run`] with given send and receive buffers, at least as long as [`lengths`] says.
+///
+/// # Errors
+///
+/// The call's.
+pub fn run_in(
+    comm: &Communicator,
+    case: &Case<'_>,
+    placement: Placement,
+    seed: u64,
+    (send, recv): (&mut [u8], &mut [u8]),
+) -> Result<Option<String>> {
     let rank = comm.rank();
     let data = Data::new(case, seed);
     let (input, expected) = (data.input(rank), data.expected(rank));
@@ -25,14 +45,19 @@ pub fn run(comm: &Communicator, case: &Case<'_>, placement: Placement, seed: u64
     let output_bytes = case.recv_count(rank) * case.dtype.size_bytes();
     let output = match placement {
         Placement::OutOfPlace => {
-            let mut recv = vec![FILL; output_bytes];
-            comm.run(request(case, &tables, Buffers::Separate { send: &input, recv: &mut recv }))?;
-            recv
+            let (send, recv) = (&mut send[..input.len()], &mut recv[..output_bytes]);
+            send.copy_from_slice(&input);
+            recv.fill(FILL);
+            comm.run(request(case, &tables, Buffers::Separate { send, recv }))?;
+            &*recv
         }
-        Placement::InPlace => in_place(comm, case, &tables, &input, output_bytes)?,
+        Placement::InPlace => {
+            let [length, _] = lengths(comm, case, placement);
+            in_place(comm, case, &tables, &input, &mut send[..length])?
+        }
     };
     let Some(expected) = expected else { return Ok(None) };
-    Ok(compare(case.dtype, &output, &expected).map(|mismatch| {
+    Ok(compare(case.dtype, output, &expected).map(|mismatch| {
         format!("rank {rank}: {case:?} {placement:?}: {} wrong, first at {}", mismatch.count, mismatch.first)
     }))
 }
@@ -119,18 +144,24 @@ fn request<'a>(case: &Case<'_>, tables: &'a Tables, buffers: Buffers<'a>) -> Req
     }
 }
 
-/// Where this rank's block starts in a buffer of all blocks, in elements.
-fn in_place(
-    comm: &Communicator,
-    case: &Case<'_>,
-    tables: &Tables,
-    input: &[u8],
-    output_bytes: usize,
-) -> Result<Vec<u8>> {
+/// Bytes of this rank's send and receive buffers; in place the first is the only one.
+pub fn lengths(comm: &Communicator, case: &Case<'_>, placement: Placement) -> [usize; 2] {
+    let (rank, size) = (comm.rank(), case.dtype.size_bytes());
+    let (input, output) = (case.send_count(rank) * size, case.recv_count(rank) * size);
+    match placement {
+        Placement::OutOfPlace => [input, output],
+        Placement::InPlace => {
+            let (send_at, recv_at) = in_place_offsets(case, &Tables::new(case, rank), rank);
+            [(send_at + input).max(recv_at + output), 0]
+        }
+    }
+}
+
+/// Where this rank's block starts in an in-place buffer, in bytes: what it sends, and what it receives.
+fn in_place_offsets(case: &Case<'_>, tables: &Tables, rank: Rank) -> (usize, usize) {
     use Collective as C;
 
-    let size = case.dtype.size_bytes();
-    let (rank, root) = (comm.rank(), comm.rank() == case.root);
+    let (size, root) = (case.dtype.size_bytes(), rank == case.root);
     let send_at = match case.collective {
         C::AllGather | C::AllGatherV => tables.recv_offsets[rank.index()] * size,
         C::Gather | C::GatherV if root => tables.recv_offsets[rank.index()] * size,
@@ -141,10 +172,23 @@ fn in_place(
         C::Scatter | C::ScatterV if root => tables.send_offsets[rank.index()] * size,
         _ => 0,
     };
-    let mut buffer = vec![FILL; (send_at + input.len()).max(recv_at + output_bytes)];
+    (send_at, recv_at)
+}
+
+/// Makes the call in `buffer`; where the result is.
+fn in_place<'a>(
+    comm: &Communicator,
+    case: &Case<'_>,
+    tables: &Tables,
+    input: &[u8],
+    buffer: &'a mut [u8],
+) -> Result<&'a [u8]> {
+    let rank = comm.rank();
+    let (send_at, recv_at) = in_place_offsets(case, tables, rank);
+    buffer.fill(FILL);
     buffer[send_at..send_at + input.len()].copy_from_slice(input);
-    comm.run(request(case, tables, Buffers::InPlace(&mut buffer)))?;
-    Ok(buffer[recv_at..recv_at + output_bytes].to_vec())
+    comm.run(request(case, tables, Buffers::InPlace(&mut *buffer)))?;
+    Ok(&buffer[recv_at..recv_at + case.recv_count(rank) * case.dtype.size_bytes()])
 }
 
 /// What receive buffers hold before the call.

@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod failing;
+mod mapped;
 mod matrix;
 mod order;

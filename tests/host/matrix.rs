@@ -111,8 +111,9 @@ fn over_sockets() -> Config {
     config(&[("CCL_SHM_DISABLE", "1")])
 }
 
-fn config(settings: &[(&'static str, &str)]) -> Config {
-    let mut vars = vec![("CCL_TIMEOUT", "30s"), ("CCL_DEBUG", "WARN")];
+/// Ranks are threads, whose buffers are mapped: off unless asked for, so that slots and lending are tested.
+pub(crate) fn config(settings: &[(&'static str, &str)]) -> Config {
+    let mut vars = vec![("CCL_TIMEOUT", "30s"), ("CCL_DEBUG", "WARN"), ("CCL_MAPPED_BYTES", "0")];
     vars.extend(settings);
     Config::from_vars(vars).unwrap()
 }
@@ -121,7 +122,13 @@ fn sweep(config: &Config, n: u32, counts: &[usize], dtypes: &[Dtype]) {
     sweep_of(config, n, counts, dtypes, &exercise::collectives().collect::<Vec<_>>());
 }
 
-fn sweep_of(config: &Config, n: u32, counts: &[usize], dtypes: &[Dtype], collectives: &[Collective]) {
+pub(crate) fn sweep_of(
+    config: &Config,
+    n: u32,
+    counts: &[usize],
+    dtypes: &[Dtype],
+    collectives: &[Collective],
+) {
     let wrong = local::run_with(config, n, |comm| {
         let mut wrong = Vec::new();
         for collective in collectives {

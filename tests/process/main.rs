@@ -7,6 +7,7 @@
 
 mod idle;
 mod kills;
+mod mapped;
 mod memory;
 mod pool;
 mod shm;

@@ -7,7 +7,7 @@ use std::io::{BufRead, Write};
 use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, UniqueId};
 use ccl_tests::exercise::{self, Placement};
 
-use crate::{idle, memory};
+use crate::{idle, mapped, memory};
 
 /// Serves until standard input ends: `make <init timeout>` answers `id` with a new unique id, whose root
 /// lives here; `resources` answers what this process holds; for `join` see [`join`], for `idle`
@@ -27,8 +27,8 @@ pub(crate) fn serve() {
     }
 }
 
-/// `join <id> <rank> <n> <init timeout> <work>`: work is the number of calls to make, `endless`, or
-/// `check`; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
+/// `join <id> <rank> <n> <init timeout> <work>`: work is the number of calls to make, `endless`, `check`, or
+/// one of [`crate::mapped`]; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
 fn join(words: &[&str]) {
     let (id, rank, n): (UniqueId, u32, u32) =
         (words[0].parse().unwrap(), words[1].parse().unwrap(), words[2].parse().unwrap());
@@ -48,8 +48,12 @@ fn join(words: &[&str]) {
 
 /// What came out wrong.
 fn work(comm: &Communicator, work: &str) -> Result<Vec<String>> {
-    if work == "check" {
-        return check(comm);
+    match work {
+        "check" => return check(comm),
+        "windows" => return mapped::sweep(comm),
+        "cycles" => return mapped::cycles(comm, resources),
+        "endless-mapped" => return mapped::endless(comm),
+        _ => {}
     }
     let calls = if work == "endless" { usize::MAX } else { work.parse().unwrap() };
     let mut values = vec![1f32; 20_000];

@@ -62,5 +62,6 @@ pub use comm::{Aborter, Communicator, Joining, JoiningState, local, network};
 pub use config::Config;
 pub use element::{Element, F8E4m3, F8E5m2, Reduce};
 pub use error::{Error, Fault, Result};
+pub use memory::{Memory, Window, mem_alloc};
 pub use request::{Blocks, Buffers, Request};
 pub use stream::Stream;

@@ -141,8 +141,12 @@ impl Communicator {
             (reach == Reach::MemoryDirect).then(|| (config.direct() as usize).min(fabric.slot_bytes()));
         let slot_bytes = if network_only { fabric.net_slot_bytes() } else { fabric.slot_bytes() };
         let chunk_bytes = chunk_bytes.min(slot_bytes);
-        let cut = Cut { slot_bytes, chunk_bytes, direct_bytes, lends_on_the_way: network_only && all.lends };
-        let plans = Plans::new((rank, n), cut, selection);
+        let (lends_on_the_way, mapped_bytes) = (network_only && all.lends, config.mapped() as usize);
+        let cut = Cut { slot_bytes, chunk_bytes, direct_bytes, lends_on_the_way, mapped_bytes };
+        let mut plans = Plans::new((rank, n), cut, selection);
+        if fabric.one_process() {
+            plans.expect_mapped();
+        }
         let parts =
             EngineParts { rank, n, fabric, control: Arc::clone(&control), plans, deadline: config.timeout() };
         let engine = Engine::new(parts)?;

@@ -9,6 +9,7 @@ mod progress;
 pub(crate) mod scope;
 pub(crate) mod shared;
 mod typed;
+mod window;
 
 use std::cell::RefCell;
 use std::sync::Arc;

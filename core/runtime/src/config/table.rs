@@ -159,6 +159,9 @@ settings! {
         /// Shared memory: parts of at least so many bytes are read straight out of the sender's buffer, where all
         /// ranks may read each other's memory; 0 never.
         direct: Bytes = "12K", CCL_DIRECT_BYTES, Must;
+        /// Shared memory: calls on buffers of at least so many bytes move data straight between them, where all ranks
+        /// reach each other's (threads of one process, and registered memory); 0 never.
+        mapped: Bytes = "64K", CCL_MAPPED_BYTES, Must;
         /// Faults to inject on edges, for tests: see `ccl::transport::FaultRule`.
         fault: Option<String> = "", CCL_FAULT, May;
         /// Send a checksum with every slot and verify it on arrival.

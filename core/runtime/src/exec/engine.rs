@@ -22,10 +22,11 @@ use super::straight::{self, MOST_STRAIGHT_LANES};
 use crate::control::Control;
 use crate::error::{Error, Fault, Result};
 use crate::memory::scratch::Scratch;
+use crate::memory::{Memory, Window};
 use crate::observe::board::Board;
 use crate::request::{Bound, Request};
 use crate::stream::Gate;
-use crate::transport::{Bell, Fabric, WaitSettings, Waiter};
+use crate::transport::{Bell, Fabric, Visitors, WaitSettings, Waiter};
 
 /// One rank's operations and everything they need.
 pub(crate) struct Engine {
@@ -216,13 +217,39 @@ impl Engine {
         Ok(())
     }
 
+    /// Registers memory together with all other ranks: see [`Communicator::register`].
+    ///
+    /// [`Communicator::register`]: crate::Communicator::register
+    pub(crate) fn register(&mut self, memory: &Memory) -> Result<Window> {
+        self.finish()?;
+        let window = match self.fabric.register(memory, self.deadline) {
+            Ok(window) => window,
+            Err(error) if *error.fault() == Fault::Usage => {
+                return Err(error.on(self.rank).during(REGISTER));
+            }
+            Err(error) => {
+                let error = self.control.report(error.on(self.rank).during(REGISTER));
+                return Err(self.fail(error));
+            }
+        };
+        if window.refusal().is_none() {
+            self.plans.expect_mapped();
+        }
+        Ok(window)
+    }
+
     /// Fails if the communicator has failed elsewhere.
     pub(crate) fn look_for_alarm(&mut self) -> Result<()> {
         if !self.control.alarm().raised() {
             return Ok(());
         }
-        let error = self.control.alarm().error();
-        Err(self.fail(error.unwrap_or_else(|| Error::bug("an alarm without a cause"))))
+        let error = self.alarmed();
+        Err(self.fail(error))
+    }
+
+    #[cold]
+    fn alarmed(&self) -> Error {
+        self.control.alarm().error().unwrap_or_else(|| Error::bug("an alarm without a cause"))
     }
 
     /// Fails because the deadline has passed.
@@ -325,7 +352,11 @@ impl Engine {
         let queued = &mut self.queue[index];
         if !queued.started {
             queued.started = true;
-            queued.operation.start(self.rank, self.n, &mut self.scratch);
+            queued.operation.start(self.rank, self.n, &mut self.fabric, &mut self.scratch)?;
+        }
+        if queued.operation.is_mapped() && self.control.alarm().raised() {
+            // It may have much to do without ever having to wait.
+            return Err(self.alarmed());
         }
         let outcome = queued.operation.poll(self.rank, self.n, &mut self.fabric, &mut self.scratch);
         outcome.map_err(|stop| self.stopped(index, stop))
@@ -382,6 +413,10 @@ impl Engine {
         }
         self.failed = Some(error.clone());
         self.fabric.abort();
+        // From here on no rank uses the buffers of any operation, whose borrows end with the error.
+        if self.fabric.await_visitors() == Visitors::Stopped {
+            self.queue.iter().for_each(|queued| queued.operation.detach(self.n));
+        }
         for queued in self.queue.drain(..) {
             if let Some(gate) = queued.gate {
                 gate.fail(error.clone());
@@ -491,6 +526,8 @@ impl Patience {
     }
 }
 
+/// What registering is called in errors.
+const REGISTER: &str = "register";
 /// Finished operations kept for their allocations.
 const SPARE_OPERATIONS: usize = 64;
 /// A clock reading costs about 25 ns; a pause costs about as much when spinning.

@@ -11,6 +11,7 @@ use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::{Channel, Collective, Rank};
 
 use super::lending::Lending;
+use super::mapped::{Mapped, Outcome};
 use super::plans::Decision;
 use super::step::{Bindings, LaneStep};
 use super::straight::MOST_STRAIGHT_LANES;
@@ -33,6 +34,8 @@ pub(crate) struct Operation {
     lent: Vec<(EdgeIndex, Rank)>,
     open_lanes: usize,
     at_barrier: usize,
+    /// What it does before its lanes, or instead of them.
+    mapped: Option<Box<Mapped>>,
 }
 
 /// Block tables that outlive the request.
@@ -121,7 +124,20 @@ impl Stop {
 impl Operation {
     /// Prepares working memory and starts the lanes; `rank` of `n`. Reuses the allocations of an
     /// earlier start.
-    pub(crate) fn start(&mut self, rank: Rank, n: u32, scratch: &mut Scratch) {
+    ///
+    /// # Errors
+    ///
+    /// Of making edges.
+    pub(crate) fn start(
+        &mut self,
+        rank: Rank,
+        n: u32,
+        fabric: &mut Fabric,
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
+        if self.decision.mapped {
+            self.mapped = Some(Mapped::new(&self.bound, (rank, n), fabric)?);
+        }
         if self.stages_input() {
             // SAFETY: the request's buffers were checked to hold this many bytes and are borrowed
             // until the operation is complete.
@@ -145,6 +161,7 @@ impl Operation {
         self.open_lanes = lanes.len();
         self.at_barrier = 0;
         self.lanes = lanes;
+        Ok(())
     }
 
     /// As [`Operation::start`], with each lane of the tape at the entry that `at` says.
@@ -171,12 +188,14 @@ impl Operation {
             lent: Vec::new(),
             open_lanes: 0,
             at_barrier: 0,
+            mapped: None,
         }
     }
 
     /// Makes this another operation, keeping its allocations.
     pub(crate) fn rebind(&mut self, bound: Bound, decision: &Arc<Decision>) {
         self.bound = bound;
+        self.mapped = None;
         // Mostly the same as last time; the count of references is then better left alone.
         if !Arc::ptr_eq(&self.decision, decision) {
             self.decision = Arc::clone(decision);
@@ -205,6 +224,18 @@ impl Operation {
         ends.max().unwrap_or(0) * size
     }
 
+    /// Whether it uses the memory of other ranks, for long between two polls that find nothing to do.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.mapped.is_some()
+    }
+
+    /// After a failure: keeps stopped processes from being seen to write to the buffers.
+    pub(crate) fn detach(&self, n: u32) {
+        if let Some(mapped) = &self.mapped {
+            mapped.detach(&self.bound, n);
+        }
+    }
+
     /// Advances every lane as far as it goes.
     pub(crate) fn poll(
         &mut self,
@@ -213,6 +244,18 @@ impl Operation {
         fabric: &mut Fabric,
         scratch: &mut Scratch,
     ) -> Result<Poll, Stop> {
+        if let Some(mapped) = &mut self.mapped {
+            let call = Bindings { bound: &self.bound, decision: &self.decision, tag: self.tag };
+            match mapped.poll(call, (rank, n), fabric)? {
+                Outcome::Polled(Poll::Done) => {
+                    // Windows that it holds may be dropped by now.
+                    self.mapped = None;
+                    return Ok(Poll::Done);
+                }
+                Outcome::Polled(poll) => return Ok(poll),
+                Outcome::Unmapped => self.mapped = None,
+            }
+        }
         let (mut lanes, mut lent) = (std::mem::take(&mut self.lanes), std::mem::take(&mut self.lent));
         let outcome = self.poll_lanes((&mut lanes, &mut lent), rank, n, fabric, scratch);
         (self.lanes, self.lent) = (lanes, lent);
@@ -223,7 +266,8 @@ impl Operation {
     pub(crate) fn position(&self) -> Position {
         let open = self.lanes.iter().find(|run| run.state != RunState::Done);
         let lent = self.lent.first().map(|(_, peer)| (*peer, 0));
-        let waiting = open.map_or(lent, |run| run.waiting_for);
+        let mapped = self.mapped.as_ref().and_then(|mapped| Some((mapped.waiting_for()?, 0)));
+        let waiting = mapped.or(open.map_or(lent, |run| run.waiting_for));
         Position {
             instruction: waiting.map_or(0, |(_, instruction)| instruction),
             waiting_for: waiting.map(|(peer, _)| peer),

@@ -3,6 +3,7 @@
 pub(crate) mod engine;
 pub(crate) mod host;
 mod lending;
+mod mapped;
 pub(crate) mod plans;
 pub mod reduce;
 mod step;

@@ -11,6 +11,7 @@ use ccl_plan::verify::{Depth, verify};
 use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algorithms};
 
 use super::lending::{Lendable, Lending, Lent};
+use super::mapped;
 use super::reduce::Reduction;
 use super::straight;
 use super::tape::Tape;
@@ -31,6 +32,8 @@ pub(crate) struct Plans {
     /// The decisions of late, each at the one place that its key may be: found by one probe, where the
     /// table above takes 100 ns.
     recent: Box<[Recent]>,
+    /// Whether ranks may have mapped each other's buffers.
+    mapped: bool,
 }
 
 /// A decision and what it was made for.
@@ -56,6 +59,8 @@ pub(crate) struct Cut {
     pub(crate) direct_bytes: Option<usize>,
     /// Whether every edge goes through a network and sends user memory from where it is.
     pub(crate) lends_on_the_way: bool,
+    /// From so many bytes on calls look whether all buffers are mapped, if they may be; 0 never.
+    pub(crate) mapped_bytes: usize,
 }
 
 /// What a decision depends on.
@@ -78,6 +83,8 @@ pub(crate) struct Decision {
     pub(crate) grain_count: usize,
     pub(crate) reduction: Reduction,
     pub(super) lending: Lending,
+    /// Whether calls begin by looking whether all buffers are mapped.
+    pub(super) mapped: bool,
     /// What other ranks must have asked for under the same number.
     pub(super) signature: Packed,
     pub(super) tag: TagSeed,
@@ -92,7 +99,17 @@ pub(crate) struct Decision {
 impl Plans {
     pub(crate) fn new((rank, n): (Rank, u32), cut: Cut, selection: Selection) -> Plans {
         let recent = (0..RECENT).map(|_| None).collect();
-        Plans { rank, n, cut, selection, programs: HashMap::new(), decisions: HashMap::new(), recent }
+        let (programs, decisions) = (HashMap::new(), HashMap::new());
+        Plans { rank, n, cut, selection, programs, decisions, recent, mapped: false }
+    }
+
+    /// From now on buffers may be mapped. Called between the same two calls on all ranks.
+    pub(crate) fn expect_mapped(&mut self) {
+        if !self.mapped {
+            self.mapped = true;
+            self.decisions.clear();
+            self.recent.fill_with(|| None);
+        }
     }
 
     /// The program for a call, and how to cut its data. `fabric` is where its edges are.
@@ -144,7 +161,12 @@ impl Plans {
     fn make(&mut self, key: Key, bound: &Bound, uneven: bool, fabric: &mut Fabric) -> Result<Decision> {
         let (size, root) = (key.dtype.size_bytes(), key.root);
         let blocks = if bound_is_whole(key.collective) { 1 } else { self.n as usize };
-        let choice = self.selection.choose(key.collective, (key.count * blocks * size) as u64);
+        let bytes = key.count * blocks * size;
+        let choice = self.selection.choose(key.collective, bytes as u64);
+        let mapped = self.mapped
+            && self.n > 1
+            && (1..=bytes).contains(&self.cut.mapped_bytes)
+            && mapped::has_path(key.collective, choice.algorithm);
         let known = self.program(key.collective, choice.algorithm, root)?;
         let program = Arc::clone(&known.program);
         // Blocks of uneven calls differ between ranks, so none may decide the chunk.
@@ -170,13 +192,14 @@ impl Plans {
         let lanes = program.lanes.len();
         let cells = usize::from(choice.channels) * lanes * usize::from(program.scratch_chunks);
         Ok(Decision {
-            straight: straight::may(tape.as_ref(), choice.channels, lanes, lending),
+            straight: !mapped && straight::may(tape.as_ref(), choice.channels, lanes, lending),
             scratch_bytes: cells * chunk_count * size,
             channels: choice.channels,
             chunk_count,
             grain_count: layout.grain_count,
             reduction: Reduction::new(key.dtype, key.reduce_op, self.n, bound.reduce.scalar()),
             lending,
+            mapped,
             signature: signature(bound).pack(),
             tag: TagSeed::new(bound),
             program,

@@ -379,7 +379,7 @@ enum Found {
 }
 
 #[cold]
-fn mismatch(peer: Rank, tag: u32, bytes: usize, slot: &Slot) -> Stop {
+pub(super) fn mismatch(peer: Rank, tag: u32, bytes: usize, slot: &Slot) -> Stop {
     let detail = if slot.tag == tag {
         format!("expected {bytes} bytes from rank {peer}, found {}", slot.bytes)
     } else {

@@ -30,6 +30,13 @@ pub struct Neighbour {
     pub nonce: [u8; 32],
 }
 
+impl Neighbour {
+    /// Whether it and `other` are threads of one process.
+    pub(crate) fn is_thread_beside(&self, other: &Neighbour) -> bool {
+        self.same_processes && other.same_processes && self.process == other.process
+    }
+}
+
 /// A peer's descriptor, or why there is none.
 pub type Parcel = Result<OwnedFd, String>;
 
@@ -58,7 +65,7 @@ impl<'a> Exchange<'a> {
         peers: Vec<Neighbour>,
     ) -> Exchange<'a> {
         let begin = |neighbour: Neighbour| {
-            let same = neighbour.same_processes && neighbour.process == me.process;
+            let same = neighbour.is_thread_beside(&me);
             let parcel = same.then(|| duplicate(neighbour.number));
             Peer { outgoing: !same, parcel, neighbour }
         };

@@ -3,6 +3,7 @@
 //! Nothing here has a name in a file system, so nothing is left behind however a process ends, and
 //! the size of `/dev/shm` does not matter.
 
+mod alloc;
 mod exchange;
 pub(crate) mod footprint;
 mod mailbox;
@@ -10,7 +11,10 @@ mod peer;
 mod region;
 pub(crate) mod scratch;
 mod staging;
+mod window;
 
+pub(crate) use alloc::Pages;
+pub use alloc::{Memory, mem_alloc};
 pub use exchange::{Exchange, Neighbour, Parcel};
 pub use footprint::Footprint;
 pub(crate) use footprint::{Entry, Ledger};
@@ -18,3 +22,5 @@ pub use mailbox::Mailbox;
 pub(crate) use peer::PeerMemory;
 pub use region::{Backing, Mapping, MemoryFile};
 pub(crate) use staging::Staging;
+pub use window::Window;
+pub(crate) use window::{Place, Views, Windows};

@@ -1,11 +1,13 @@
 //! Anonymous files and their mappings.
 
+use std::ffi::c_void;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
 
@@ -62,6 +64,13 @@ impl MemoryFile {
     /// Maps the whole file.
     pub fn map(&self, bytes: usize) -> Result<Mapping> {
         Mapping::of(self.descriptor.as_fd(), bytes)
+    }
+
+    /// Maps the whole file for user data: in huge pages if it is long and the system has them.
+    pub(crate) fn map_user(&self, bytes: usize) -> Result<Mapping> {
+        let mapping = self.map(bytes)?;
+        mapping.advise_huge();
+        Ok(mapping)
     }
 
     /// The descriptor's number, by which other threads of this process find it.
@@ -135,6 +144,52 @@ impl Mapping {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+
+    /// Asks for huge pages. A refusal only costs time.
+    fn advise_huge(&self) {
+        if self.bytes >= HUGE_PAGE_BYTES {
+            self.advise(Advice::LinuxHugepage);
+        }
+    }
+
+    /// Touches all pages. Where the system cannot, they come as they are used.
+    pub(crate) fn populate(&self) {
+        self.advise_huge();
+        self.advise(Advice::LinuxPopulateWrite);
+    }
+
+    fn advise(&self, advice: Advice) {
+        // SAFETY: both kinds of advice leave the contents of the mapping, which is `bytes` long, alone.
+        let advised = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, advice) };
+        if let Err(error) = advised {
+            tracing::debug!(%error, ?advice, bytes = self.bytes, "the system does not take advice on memory");
+        }
+    }
+
+    /// Replaces the pages of `range` (whole pages, in bytes from the start) by private ones with the same
+    /// contents, at the same addresses.
+    ///
+    /// # Errors
+    ///
+    /// The system's: nothing has changed then.
+    ///
+    /// # Safety
+    ///
+    /// The range lies inside, and nobody in this process uses it meanwhile.
+    pub(super) unsafe fn make_private(&self, range: Range<usize>) -> Result<()> {
+        let (place, bytes) = (self.at(range.start).as_ptr(), range.len());
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: the copy is where nothing else is; it is moved over pages of this mapping, which stays
+        // one range of addresses of the same length for `drop`, or unmapped.
+        let moved = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags).and_then(|copy| {
+                std::ptr::copy_nonoverlapping(place, copy.cast(), bytes);
+                rustix::mm::mremap_fixed(copy, bytes, bytes, MremapFlags::MAYMOVE, place.cast())
+                    .or_else(|error| rustix::mm::munmap(copy, bytes).and(Err(error)))
+            })
+        };
+        moved.map(|_| ()).map_err(|e| Error::system("take back memory that was shared", e, ADVICE))
+    }
 }
 
 impl Drop for Mapping {
@@ -163,13 +218,52 @@ fn anonymous() -> Result<OwnedFd, Errno> {
 
 fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Mapping, Errno> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a null hint lets the kernel choose a range that nothing else uses.
-    let start =
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?;
+    let start = if bytes < HUGE_PAGE_BYTES {
+        // SAFETY: a null hint lets the kernel choose a range that nothing else uses.
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?
+    } else {
+        map_aligned(file, bytes, protection)?
+    };
     let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
     Ok(Mapping { start, bytes })
 }
 
+/// Maps a file where huge pages may begin, which the kernel alone does not see to.
+fn map_aligned(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> Result<*mut c_void, Errno> {
+    let reserved_bytes = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(Errno::NOMEM)?;
+    let (null, flags) = (std::ptr::null_mut(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: the kernel reserves a range that nothing else uses, longer than needed; the file is mapped
+    // inside it, and what is left at either end is given back.
+    unsafe {
+        let reserved = rustix::mm::mmap_anonymous(null, reserved_bytes, ProtFlags::empty(), flags)?;
+        let before = reserved.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
+        let start = reserved.byte_add(before);
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        if let Err(error) = rustix::mm::mmap(start, bytes, protection, flags, file, 0) {
+            rustix::mm::munmap(reserved, reserved_bytes)?;
+            return Err(error);
+        }
+        give_back(reserved, before)?;
+        let end = bytes.next_multiple_of(PAGE_BYTES);
+        give_back(start.byte_add(end), reserved_bytes - before - end)?;
+        Ok(start)
+    }
+}
+
+/// Unmaps a range that may be empty.
+///
+/// # Safety
+///
+/// Nothing in it is used.
+unsafe fn give_back(start: *mut c_void, bytes: usize) -> Result<(), Errno> {
+    // SAFETY: the caller's contract.
+    if bytes == 0 { Ok(()) } else { unsafe { rustix::mm::munmap(start, bytes) } }
+}
+
+/// What mappings are cut in, at least.
+const PAGE_BYTES: usize = 4096;
+/// Huge pages of the usual size. Longer mappings start on a boundary of them; shorter ones have no use for it.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 const ADVICE: &str = "check the memory limit of the container, or set CCL_SHM_DISABLE=1";
 
 #[cfg(test)]

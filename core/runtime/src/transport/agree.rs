@@ -25,6 +25,16 @@ struct Vote {
     refused: Vec<(u32, String)>,
     /// Why it cannot read what others lend, or lends nothing.
     not_directly: Option<String>,
+    /// Whether something is put around its edges, which nothing may go past.
+    wrapped: bool,
+}
+
+/// What the votes allow; the same on all ranks.
+pub(super) struct Verdict {
+    /// Why not all ranks share memory and read each other's directly, if so.
+    pub(super) not_directly: Option<String>,
+    /// Why not all ranks can map each other's memory, if so.
+    pub(super) not_mapped: Option<String>,
 }
 
 /// This rank's vote.
@@ -37,14 +47,17 @@ pub(super) fn vote(settings: &TransportSettings, neighbours: &Neighbours) -> Res
         } else {
             neighbours.unreadable()
         },
+        wrapped,
     };
     serde_json::to_vec(&vote).map_err(|e| Error::bug(format!("write a vote on paths: {e}")))
 }
 
-/// Gives up memory with every rank that cannot map this one's. `None` if all ranks share memory and
-/// read each other's directly, else why not; the same on all ranks.
-pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Vec<u8>]) -> Result<Option<String>> {
-    let mut not_directly = None;
+/// Gives up memory with every rank that cannot map this one's.
+pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Vec<u8>]) -> Result<Verdict> {
+    let mut verdict = Verdict { not_directly: None, not_mapped: None };
+    if neighbours.count() < votes.len() {
+        verdict.not_mapped = Some("not all ranks share the memory of one host".to_owned());
+    }
     for (voter, vote) in votes.iter().enumerate() {
         let voter = Rank(voter as u32);
         let vote: Vote = serde_json::from_slice(vote).map_err(|e| {
@@ -57,13 +70,21 @@ pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Vec<u8>]) -> 
         })?;
         let unmapped =
             vote.refused.first().map(|(rank, reason)| format!("rank {rank} is not mapped: {reason}"));
-        not_directly = not_directly
-            .or_else(|| Some(format!("rank {voter} says of {}", vote.not_directly.or(unmapped)?)));
+        let Verdict { not_directly, not_mapped } = &mut verdict;
+        if let (None, true) = (&not_mapped, vote.wrapped) {
+            *not_mapped = Some(format!("the edges of rank {voter} are wrapped"));
+        }
+        if let (None, Some(reason)) = (&not_mapped, &unmapped) {
+            *not_mapped = Some(format!("rank {voter} says that {reason}"));
+        }
+        if let (None, Some(reason)) = (&not_directly, vote.not_directly.or(unmapped)) {
+            *not_directly = Some(format!("rank {voter} says of {reason}"));
+        }
         for (_, reason) in vote.refused.into_iter().filter(|(rank, _)| *rank == me.0) {
             neighbours.refuse(voter, format!("it cannot map this rank's memory: {reason}"));
         }
     }
-    Ok(not_directly)
+    Ok(verdict)
 }
 
 /// The path to a peer, with its reason.
@@ -106,7 +127,7 @@ pub(super) fn say_how_long_messages_go(paths: &mut [Path], me: Rank, not_directl
     }
 }
 
-fn as_neighbour(mine: &TransportInfo, rank: Rank, info: &TransportInfo) -> Neighbour {
+pub(super) fn as_neighbour(mine: &TransportInfo, rank: Rank, info: &TransportInfo) -> Neighbour {
     Neighbour {
         rank,
         mailbox: info.mailbox.clone(),

@@ -15,9 +15,16 @@ use super::{
     WaitSettings,
 };
 use crate::error::Result;
+use crate::memory::Windows;
 
 pub(super) struct Connected {
     pub(super) neighbours: Neighbours,
+    /// Why ranks cannot map each other's memory, if so; the same on all ranks.
+    pub(super) not_mapped: Option<String>,
+    /// Memory that all ranks registered.
+    pub(super) windows: Windows,
+    /// What the last-level cache holds.
+    pub(super) cache_bytes: usize,
     pub(super) paths: Vec<Path>,
     pub(super) bell: Bell,
     pub(super) wait: WaitSettings,

@@ -10,19 +10,20 @@ use super::net::Network;
 use super::shm::{Neighbours, Own};
 use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo};
 use super::{TransportSettings, WaitSettings, agree, host};
+use crate::discover::cache;
 use crate::error::{Error, Result};
-use crate::memory::{Backing, Footprint, Ledger, Mailbox, MemoryFile};
+use crate::memory::{Backing, Footprint, Ledger, Mailbox, MemoryFile, Windows};
 
 /// One rank's connections. Used by one thread at a time; dropping it never blocks.
 pub struct Fabric {
-    settings: TransportSettings,
-    me: Rank,
+    pub(super) settings: TransportSettings,
+    pub(super) me: Rank,
     n: u32,
-    info: TransportInfo,
+    pub(super) info: TransportInfo,
     /// Until connected.
     opening: Option<Opening>,
     /// Once connected.
-    connected: Option<Connected>,
+    pub(super) connected: Option<Connected>,
     senders: Vec<SendEdge>,
     receivers: Vec<ReceiveEdge>,
     /// Those that have requests to move along.
@@ -128,7 +129,7 @@ impl Fabric {
         }
         let mut neighbours = self.map_neighbours(&opening, infos, deadline, &|| relay.check())?;
         let votes = relay.all_gather(agree::vote(&self.settings, &neighbours)?)?;
-        let not_directly = agree::heed(&mut neighbours, self.me, &votes)?;
+        let agree::Verdict { not_directly, not_mapped } = agree::heed(&mut neighbours, self.me, &votes)?;
         neighbours.check_probes()?;
         let mut paths: Vec<_> = (0..self.n)
             .map(|peer| agree::path(&self.info, infos, self.me, Rank(peer), &neighbours))
@@ -141,7 +142,18 @@ impl Fabric {
         }
         self.reads_directly = not_directly.is_none() && paths.iter().all(|path| path.kind != PathKind::Net);
         let (relay, infos) = (Arc::clone(relay), infos.to_vec());
-        self.connected = Some(Connected { neighbours, paths, bell, wait, relay, infos, network: None });
+        self.connected = Some(Connected {
+            neighbours,
+            not_mapped,
+            windows: Windows::default(),
+            cache_bytes: cache::last_level_bytes().unwrap_or(USUAL_CACHE_BYTES),
+            paths,
+            bell,
+            wait,
+            relay,
+            infos,
+            network: None,
+        });
         Ok(())
     }
 
@@ -307,7 +319,7 @@ impl Fabric {
     /// Ends all connections. Never blocks; peers find the edges silent.
     pub fn close(self) {}
 
-    fn connected(&self) -> Result<&Connected> {
+    pub(super) fn connected(&self) -> Result<&Connected> {
         self.connected.as_ref().ok_or_else(unconnected)
     }
 
@@ -350,8 +362,10 @@ impl Fabric {
 }
 
 #[cold]
-fn unconnected() -> Error {
+pub(super) fn unconnected() -> Error {
     Error::bug("a fabric is connected before it is used")
 }
 
 const NO_EDGE: u32 = u32::MAX;
+/// What a last-level cache is taken to hold where the system does not tell.
+const USUAL_CACHE_BYTES: usize = 32 << 20;

@@ -8,7 +8,7 @@ use ccl::{Collective, Dtype, Error, Rank, ReduceOp, Result};
 use super::geometry::Amount;
 use super::measure::Pace;
 use super::operation::Operation;
-use super::options::{Checking, Format, Options, Placements, Roots};
+use super::options::{Checking, Format, MemoryKind, Options, Placements, Roots};
 use super::overlap::Overlap;
 use super::point::{Point, Sizes};
 use super::workload::{self, Workload};
@@ -94,6 +94,9 @@ pub(crate) struct Args {
     /// Where results go [default: both; with --json: out]
     #[arg(long, value_name = "WHERE")]
     placement: Option<Placements>,
+    /// What buffers are made of
+    #[arg(long, value_name = "KIND", default_value = "ordinary")]
+    memory: MemoryKind,
     /// The deadline of every wait, in seconds, in place of CCL_TIMEOUT
     #[arg(long, value_name = "SECONDS", value_parser = crate::args::seconds)]
     pub(crate) timeout: Option<Duration>,
@@ -176,6 +179,7 @@ impl Args {
             },
             warm_up: self.warmup,
             lanes: self.group as usize,
+            memory: self.memory,
             format: self.format(),
             plot: self.plot.clone(),
         })

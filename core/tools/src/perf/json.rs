@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 
+use super::options::MemoryKind;
 use super::point::{Measured, Row};
 
 /// A point as one line of JSON, with the new line.
-pub(crate) fn line(row: &Row) -> String {
-    let mut text = serde_json::to_string(&Line::new(row)).expect("numbers and strings always serialise");
+pub(crate) fn line(row: &Row, memory: MemoryKind) -> String {
+    let mut text =
+        serde_json::to_string(&Line::new(row, memory)).expect("numbers and strings always serialise");
     text.push('\n');
     text
 }
@@ -29,6 +31,7 @@ struct Line {
     redop: &'static str,
     root: i64,
     placement: &'static str,
+    memory: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     in_place: Option<Half>,
 }
@@ -43,7 +46,7 @@ struct Half {
 }
 
 impl Line {
-    fn new(row: &Row) -> Line {
+    fn new(row: &Row, memory: MemoryKind) -> Line {
         let point = &row.point;
         let of = |half: &Option<Measured>| half.as_ref().map(|measured| Half::new(row, measured));
         let (placement, half, in_place) = match (of(&row.out_of_place), of(&row.in_place)) {
@@ -64,6 +67,7 @@ impl Line {
             redop: point.reduce_name(),
             root: point.root_number(),
             placement,
+            memory: memory.name(),
             in_place,
         }
     }
@@ -105,7 +109,7 @@ mod tests {
         let point = Point { operation, dtype: Dtype::F32, reduce: ReduceOp::Sum, root: Rank(0), amount };
         let measured = Measured { time: Duration::from_nanos(1500), wrong: Some(0), iterations: 7 };
         let row = Row { point, n: 2, out_of_place: Some(measured), in_place: None };
-        let text = line(&row);
+        let text = line(&row, MemoryKind::Mapped);
         assert_eq!(text.matches('\n').count(), 1);
         let value: Value = serde_json::from_str(&text).unwrap();
         let expected =
@@ -114,6 +118,7 @@ mod tests {
             assert_eq!(&value[key], found);
         }
         assert_eq!(value["time_us"], 1.5);
+        assert_eq!(value["memory"], "mapped");
         assert_eq!(value["ok"], true);
         assert!(value.get("in_place").is_none());
     }
@@ -125,7 +130,7 @@ mod tests {
         let point = Point { operation, dtype: Dtype::F32, reduce: ReduceOp::Max, root: Rank(1), amount };
         let measured = Measured { time: Duration::from_nanos(1500), wrong: Some(2), iterations: 7 };
         let row = Row { point, n: 2, out_of_place: None, in_place: Some(measured) };
-        let value: Value = serde_json::from_str(&line(&row)).unwrap();
+        let value: Value = serde_json::from_str(&line(&row, MemoryKind::Mapped)).unwrap();
         assert_eq!(
             (&value["placement"], &value["ok"], &value["root"]),
             (&"in_place".into(), &false.into(), &1.into())

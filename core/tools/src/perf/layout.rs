@@ -31,6 +31,16 @@ pub(crate) struct Layout {
     pub(crate) outputs: Vec<Segment>,
 }
 
+/// Bytes of the longest buffer that any of `n` ranks has for a point.
+pub(crate) fn longest_bytes(point: &Point, placement: Placement, n: u32) -> usize {
+    let of_rank = |rank| {
+        let blocks = Blocks::seen_by(point.operation, point.amount.count, n, rank);
+        let layout = Layout::new(point, placement, rank, n, &blocks);
+        layout.send_count.max(layout.recv_count) * point.dtype.size_bytes()
+    };
+    (0..n).map(Rank).map(of_rank).max().unwrap_or(0)
+}
+
 impl Layout {
     /// The buffers of `rank` of `n`; `blocks` are those it sees in a v-form.
     pub(crate) fn new(point: &Point, placement: Placement, rank: Rank, n: u32, blocks: &Blocks) -> Layout {

@@ -32,6 +32,8 @@ pub(crate) struct Options {
     pub(crate) warm_up: u64,
     /// Calls launched together.
     pub(crate) lanes: usize,
+    /// What buffers are made of.
+    pub(crate) memory: MemoryKind,
     /// What is printed.
     pub(crate) format: Format,
     /// Where the plot goes.
@@ -60,6 +62,15 @@ pub(crate) enum Placements {
     Both,
 }
 
+/// What buffers are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum MemoryKind {
+    /// Any memory of the process
+    Ordinary,
+    /// The library's, registered so that the other ranks map it
+    Mapped,
+}
+
 /// Whether results are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checking {
@@ -76,6 +87,16 @@ pub(crate) enum Format {
     Table,
     /// A JSON object per line.
     Json,
+}
+
+impl MemoryKind {
+    /// Its name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            MemoryKind::Ordinary => "ordinary",
+            MemoryKind::Mapped => "mapped",
+        }
+    }
 }
 
 impl Options {
@@ -103,11 +124,12 @@ impl Options {
         };
         let validation = u8::from(self.checking == Checking::On);
         format!(
-            "nRanks {n} {} {first} {} {last} warmup iters: {} {pace} agg iters: {} validation: {validation}",
+            "nRanks {n} {} {first} {} {last} warmup iters: {} {pace} agg iters: {} validation: {validation} memory: {}",
             self.sizes.names().0,
             self.sizes.names().1,
             self.warm_up,
             self.lanes,
+            self.memory.name(),
         )
     }
 }

@@ -48,7 +48,7 @@ impl<'a> Report<'a> {
         self.progress.inc(1);
         match self.options.format {
             Format::Table => self.print(&table::row(&row)),
-            Format::Json => self.print(&json::line(&row)),
+            Format::Json => self.print(&json::line(&row, self.options.memory)),
         }
     }
 

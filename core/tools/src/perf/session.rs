@@ -6,9 +6,10 @@ use ccl::{Communicator, ReduceOp, Result};
 
 use super::call::{Call, Lane};
 use super::check::{Check, Lengths};
+use super::layout;
 use super::measure::{Stopwatch, Timing};
 use super::operation::Operation;
-use super::options::{Checking, Options, Placements};
+use super::options::{Checking, MemoryKind, Options, Placements};
 use super::participants;
 use super::point::{Measured, Placement, Point, Row};
 use super::report::Report;
@@ -72,6 +73,13 @@ impl Session<'_> {
     /// One verified call, then the timing loop; out of place its last result is verified too.
     fn half(&mut self, point: &Point, placement: Placement) -> Result<Measured> {
         let (comm, lanes) = (self.comm, &mut self.lanes);
+        if self.options.memory == MemoryKind::Mapped {
+            let bytes = layout::longest_bytes(point, placement, comm.size());
+            for lane in lanes.iter_mut() {
+                lane.send.map(comm, bytes)?;
+                lane.recv.map(comm, bytes)?;
+            }
+        }
         let call = Call::new(comm, point, placement);
         let lengths = Lengths::new(point, comm.size());
         let check = Check::new(point, &lengths, (comm.rank(), comm.size()), call.sender());

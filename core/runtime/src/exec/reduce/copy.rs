@@ -1,5 +1,7 @@
 //! Copies to one or several outputs, through the cache or around it.
 
+use super::level::Level;
+
 /// Copies `bytes` bytes to every output, 1 to 4, in one pass over the input.
 ///
 /// # Safety
@@ -33,11 +35,12 @@ pub unsafe fn copy(input: *const u8, outputs: &[*mut u8], bytes: usize) {
 /// As [`copy`].
 pub unsafe fn copy_streaming(input: *const u8, outputs: &[*mut u8], bytes: usize) {
     let head = outputs.first().map_or(0, |output| output.align_offset(LINE_BYTES));
+    let level = Level::detect();
     // SAFETY: the caller's contract.
     unsafe {
         in_blocks(input, outputs, bytes, head, |from, to, bytes| {
             if !std::ptr::eq(to, from) {
-                stream(from, to, bytes);
+                stream(level, from, to, bytes);
             }
         });
     }
@@ -74,37 +77,90 @@ unsafe fn in_blocks(
 ///
 /// # Safety
 ///
-/// As [`copy`], and apart. [`fence`] must follow before the output is published.
-#[cfg(target_arch = "x86_64")]
+/// As [`copy`], and apart. [`fence`] must follow before the output is published. The processor has the
+/// level.
 #[inline]
-pub(super) unsafe fn stream(input: *const u8, output: *mut u8, bytes: usize) {
-    use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
-
+pub(super) unsafe fn stream(level: Level, input: *const u8, output: *mut u8, bytes: usize) {
     let head = output.align_offset(LINE_BYTES).min(bytes);
-    let end = bytes - (bytes - head) % LINE_BYTES;
+    let tail = (bytes - head) % LINE_BYTES;
+    let lines = bytes - head - tail;
     // SAFETY: the caller's contract, for parts of the range; `output + head` is aligned to a line when
-    // any whole line follows, and every x86-64 has the instructions.
+    // any whole line follows.
     unsafe {
         std::ptr::copy_nonoverlapping(input, output, head);
-        for line in (head..end).step_by(LINE_BYTES) {
-            for part in (line..line + LINE_BYTES).step_by(16) {
-                _mm_stream_si128(output.add(part).cast(), _mm_loadu_si128(input.add(part).cast()));
-            }
-        }
-        std::ptr::copy_nonoverlapping(input.add(end), output.add(end), bytes - end);
+        stream_lines(level, input.add(head), output.add(head), lines);
+        std::ptr::copy_nonoverlapping(input.add(head + lines), output.add(head + lines), tail);
     }
 }
 
-/// Copies a block.
+/// Whole lines. The wider the stores, the fewer lines are only partly gathered when they have to go.
 ///
 /// # Safety
 ///
-/// As [`copy`], and apart.
+/// As [`stream`]; `output` is aligned to a line and `bytes` are whole lines.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn stream_lines(level: Level, input: *const u8, output: *mut u8, bytes: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match level {
+            Level::Baseline => x86::stream_16(input, output, bytes),
+            Level::Avx2 => x86::stream_32(input, output, bytes),
+            Level::Avx512 => x86::stream_64(input, output, bytes),
+        }
+    }
+}
+
+/// Whole lines, with ordinary stores.
+///
+/// # Safety
+///
+/// As [`stream`].
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-pub(super) unsafe fn stream(input: *const u8, output: *mut u8, bytes: usize) {
+unsafe fn stream_lines(_: Level, input: *const u8, output: *mut u8, bytes: usize) {
     // SAFETY: the caller's contract.
     unsafe { std::ptr::copy_nonoverlapping(input, output, bytes) }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{
+        __m128i, __m256i, __m512i, _mm_loadu_si128, _mm_stream_si128, _mm256_loadu_si256,
+        _mm256_stream_si256, _mm512_loadu_si512, _mm512_stream_si512,
+    };
+
+    macro_rules! stream {
+        ($(#[$attribute:meta])* $name:ident, $register:ty, $load:ident, $store:ident) => {
+            /// # Safety
+            ///
+            /// As [`super::stream_lines`]; the processor has the instructions.
+            $(#[$attribute])*
+            #[inline]
+            pub(super) unsafe fn $name(input: *const u8, output: *mut u8, bytes: usize) {
+                for part in (0..bytes).step_by(size_of::<$register>()) {
+                    // SAFETY: inside the caller's ranges; registers divide lines, so the output is aligned.
+                    unsafe { $store(output.add(part).cast(), $load(input.add(part).cast())) };
+                }
+            }
+        };
+    }
+
+    stream!(stream_16, __m128i, _mm_loadu_si128, _mm_stream_si128);
+    stream!(
+        #[target_feature(enable = "avx2")]
+        stream_32,
+        __m256i,
+        _mm256_loadu_si256,
+        _mm256_stream_si256
+    );
+    stream!(
+        #[target_feature(enable = "avx512f")]
+        stream_64,
+        __m512i,
+        _mm512_loadu_si512,
+        _mm512_stream_si512
+    );
 }
 
 /// Orders non-temporal stores before all later ones.

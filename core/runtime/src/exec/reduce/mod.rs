@@ -27,6 +27,7 @@ mod f16c;
 mod kernel;
 mod lanes;
 mod level;
+mod many;
 mod narrow;
 mod ordered;
 #[cfg(test)]
@@ -40,6 +41,7 @@ use self::copy::{LINE_BYTES, stream};
 pub use self::copy::{copy, copy_streaming};
 use self::kernel::Kernels;
 use self::level::Level;
+pub(crate) use self::many::{Contribution, Stores};
 
 /// The instruction set that folds use on this processor, by name.
 pub fn instruction_set() -> &'static str {
@@ -79,6 +81,7 @@ impl Finish {
 /// How contributions of one launch are combined. Small, plain data; making one costs nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Reduction {
+    level: Level,
     kernels: Kernels,
     /// What `kernels.apply` applies: the scalar in the dtype's bits, or n.
     operand: u64,
@@ -99,7 +102,8 @@ impl Reduction {
             ReduceOp::PreMulSum => (kernel::scalar_bits(dtype, scalar), SCALE_ALL),
             _ => (0, 0),
         };
-        Reduction { kernels: Kernels::new(level, dtype, op), operand, size_bytes: dtype.size_bytes(), heeds }
+        let kernels = Kernels::new(level, dtype, op);
+        Reduction { level, kernels, operand, size_bytes: dtype.size_bytes(), heeds }
     }
 
     /// Folds `inputs` left to right and stores the result to every output: 1 to 4 of each, `count`
@@ -155,7 +159,7 @@ impl Reduction {
             unsafe {
                 self.fold_block(inputs, start_bytes, result.as_mut_ptr(), length, finish);
                 for output in outputs {
-                    stream(result.as_ptr(), output.add(start_bytes), length * self.size_bytes);
+                    stream(self.level, result.as_ptr(), output.add(start_bytes), length * self.size_bytes);
                 }
             }
             start += length;

@@ -126,6 +126,63 @@ fn a_result_does_not_depend_on_grouping() {
 }
 
 #[test]
+fn contributions_of_any_number_of_ranks_match_the_reference() {
+    let mut random = Random(4);
+    for dtype in Dtype::ALL {
+        for op in ReduceOp::ALL {
+            for ranks in [1, 2, 3, 5, 8] {
+                for stores in [Stores::Cached, Stores::Streaming] {
+                    check_all(&mut random, (dtype, op), ranks, stores);
+                }
+            }
+        }
+    }
+}
+
+/// Each rank with a scalar of its own, results into the vectors of some and elsewhere.
+fn check_all(random: &mut Random, (dtype, op): (Dtype, ReduceOp), ranks: usize, stores: Stores) {
+    let (size, count) = (dtype.size_bytes(), COUNTS[random.below(COUNTS.len())]);
+    let data: Vec<Vec<u8>> = (0..ranks).map(|_| random.elements(dtype, count)).collect();
+    let scalars: Vec<f64> = (0..ranks).map(|_| [0.5, -3.25, 0.1, 7.0][random.below(4)]).collect();
+    let scaled: Vec<Vec<u8>> = data
+        .iter()
+        .zip(&scalars)
+        .map(|(vector, scalar)| {
+            naive_fold(dtype, op, 1, *scalar, std::slice::from_ref(vector), Finish::NONE.scaling(1))
+        })
+        .collect();
+    let expected = naive_fold(dtype, op, ranks as u32, 1.0, &scaled, Finish::NONE.completing());
+    for level in Level::available() {
+        let mut vectors: Vec<Buffer> = data.iter().map(|d| Buffer::new(d, random.below(9))).collect();
+        let mut apart = Buffer::new(&vec![0xee; count * size], random.below(9));
+        let contributions: Vec<Contribution> = vectors
+            .iter_mut()
+            .zip(&scalars)
+            .map(|(vector, scalar)| {
+                let scalar = Reduction::scalar(dtype, *scalar);
+                Contribution { start: vector.data().cast_const(), scalar }
+            })
+            .collect();
+        let kept = random.below(ranks + 1);
+        let in_place = vectors[..kept].iter_mut().map(Buffer::data);
+        let outputs: Vec<*mut u8> = in_place.chain([apart.data()]).collect();
+        let reduction = Reduction::at(level, dtype, op, ranks as u32, 1.0);
+        // SAFETY: every buffer holds `count` elements; they are apart but for the equal pointers.
+        unsafe { reduction.fold_all(&contributions, &outputs, count, stores) };
+        let what =
+            format!("{dtype} {op} {level:?} {stores:?}, count {count}, {ranks} ranks, {kept} in place");
+        assert_eq!(apart.read(), expected, "{what}");
+        for (rank, vector) in vectors.iter().enumerate() {
+            assert_eq!(
+                vector.read(),
+                if rank < kept { &expected } else { &data[rank] }[..],
+                "{what}, {rank}"
+            );
+        }
+    }
+}
+
+#[test]
 fn every_pair_of_bytes_matches_the_reference() {
     let a: Vec<u8> = (0..=u16::MAX).map(|pair| pair as u8).collect();
     let b: Vec<u8> = (0..=u16::MAX).map(|pair| (pair >> 8) as u8).collect();

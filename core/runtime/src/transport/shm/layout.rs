@@ -48,6 +48,8 @@ struct Header {
     address: AtomicU64,
     /// Not 0 once the owner has taken back what it lent.
     withdrawn: AtomicU32,
+    /// Not 0 while the owner uses the memory of other ranks.
+    visiting: AtomicU32,
     bell: BellLine,
 }
 
@@ -201,6 +203,26 @@ impl Region {
     pub(super) fn withdrawn(&self) -> bool {
         std::sync::atomic::fence(Ordering::SeqCst);
         self.header().withdrawn.load(Ordering::SeqCst) != 0
+    }
+
+    /// The owner is about to use the memory of other ranks, unless it then finds that they took it back.
+    pub(super) fn begin_visit(&self) {
+        self.header().visiting.store(1, Ordering::SeqCst);
+        // Pairs with the fence in `withdraw`: either this rank finds the other's memory withdrawn, or the
+        // other finds this rank visiting.
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    /// The owner has used it.
+    pub(super) fn end_visit(&self) {
+        // Release pairs with the load in `is_visiting`: what was read and written is done.
+        self.header().visiting.store(0, Ordering::Release);
+    }
+
+    /// Whether the owner uses the memory of other ranks. Ask after withdrawing one's own.
+    pub(super) fn is_visiting(&self) -> bool {
+        // Acquire pairs with the store in `end_visit`.
+        self.header().visiting.load(Ordering::Acquire) != 0
     }
 
     /// The probe word that local rank `writer` writes.

@@ -8,8 +8,10 @@ mod edge;
 mod layout;
 mod neighbours;
 mod ring;
+mod visits;
 
 pub use bell::Bell;
 pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend};
 pub(crate) use layout::Layout;
 pub(crate) use neighbours::{Neighbours, Own};
+pub(crate) use visits::Visitors;

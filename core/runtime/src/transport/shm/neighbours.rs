@@ -21,6 +21,8 @@ pub(crate) struct Neighbours {
     regions: Vec<Reachable>,
     /// The other memory of each, or why it cannot be read.
     memories: Vec<Result<PeerMemory, String>>,
+    /// Whether each is a thread of this process.
+    threads: Vec<bool>,
     secret: [u8; 32],
 }
 
@@ -62,7 +64,9 @@ impl Neighbours {
         }
         let ranks = all.iter().map(|peer| peer.rank).collect();
         let memories = all.iter().zip(&regions).map(|(peer, region)| memory(peer, region)).collect();
-        let neighbours = Neighbours { own: region, ranks, me, regions, memories, secret: own.secret };
+        let threads = all.iter().map(|peer| peer.is_thread_beside(&all[me])).collect();
+        let neighbours =
+            Neighbours { own: region, ranks, me, regions, memories, threads, secret: own.secret };
         neighbours.write_probes();
         Ok(neighbours)
     }
@@ -75,7 +79,8 @@ impl Neighbours {
         region.sign(&me.nonce);
         let regions: Vec<Reachable> = vec![Ok(Arc::clone(&region))];
         let memories = vec![memory(me, &regions[0])];
-        let neighbours = Neighbours { own: region, ranks: vec![me.rank], me: 0, regions, memories, secret };
+        let (ranks, threads) = (vec![me.rank], vec![true]);
+        let neighbours = Neighbours { own: region, ranks, me: 0, regions, memories, threads, secret };
         neighbours.write_probes();
         Ok(neighbours)
     }
@@ -112,7 +117,7 @@ impl Neighbours {
         all.filter_map(|(rank, memory)| Some(format!("rank {rank}: {}", memory.as_ref().err()?))).next()
     }
 
-    /// Takes back all that this rank lent.
+    /// Takes back all that this rank lent, and keeps others from using its memory from now on.
     pub(crate) fn withdraw(&self) {
         self.own.withdraw();
     }
@@ -139,6 +144,47 @@ impl Neighbours {
     pub(crate) fn check_probes(&self) -> Result<()> {
         let mapped = (0..self.ranks.len()).filter(|local| self.regions[*local].is_ok());
         mapped.into_iter().try_for_each(|local| self.check_probe(local))
+    }
+
+    /// The places of all candidates but this rank.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> {
+        let me = self.me;
+        (0..self.ranks.len()).filter(move |local| *local != me)
+    }
+
+    /// The rank at a place.
+    pub(super) fn rank(&self, local: usize) -> Rank {
+        self.ranks[local]
+    }
+
+    /// The region of the rank at a place, if it is mapped.
+    pub(super) fn region(&self, local: usize) -> Option<&Region> {
+        self.regions[local].as_ref().ok().map(Arc::as_ref)
+    }
+
+    /// Whether the rank at a place is a thread of this process.
+    pub(super) fn is_thread(&self, local: usize) -> bool {
+        self.threads[local]
+    }
+
+    /// Whether the process of the rank at a place is known to have ended.
+    pub(super) fn has_ended(&self, local: usize) -> bool {
+        let (Ok(memory), Some(region)) = (&self.memories[local], self.region(local)) else { return false };
+        match region.shows_through(*memory) {
+            // Its number may be another's already.
+            Ok(found) => !found,
+            Err(error) => error.raw_os_error() == Some(libc::ESRCH),
+        }
+    }
+
+    /// How many ranks of the host may share memory, this one included.
+    pub(crate) fn count(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Whether all ranks of the host that share memory are threads of this process.
+    pub(crate) fn all_threads(&self) -> bool {
+        self.threads.iter().all(|thread| *thread)
     }
 
     fn local(&self, rank: Rank) -> Option<usize> {
@@ -221,3 +267,21 @@ fn map_if_ready(descriptor: &OwnedFd, layout: Layout, nonce: &[u8; 32]) -> Resul
 }
 
 const PAUSE: Duration = Duration::from_micros(100);
+
+#[cfg(test)]
+impl Neighbours {
+    /// Ranks 0 and 1, threads of this process.
+    pub(super) fn pair_for_tests() -> (Neighbours, Neighbours) {
+        let regions = [0, 1].map(|_| Arc::new(Region::for_tests(2)));
+        let neighbours = |me: usize| Neighbours {
+            own: Arc::clone(&regions[me]),
+            ranks: vec![Rank(0), Rank(1)],
+            me,
+            regions: regions.iter().map(|region| Ok(Arc::clone(region))).collect(),
+            memories: vec![Err("not tried".to_owned()); 2],
+            threads: vec![true; 2],
+            secret: [0; 32],
+        };
+        (neighbours(0), neighbours(1))
+    }
+}

@@ -1,0 +1,62 @@
+//! How much the processor's caches hold.
+
+use std::path::Path;
+
+/// Bytes of the last-level cache of the first processor, as the system tells; `None` if it does not.
+pub fn last_level_bytes() -> Option<usize> {
+    last_level_under(Path::new("/sys/devices/system/cpu/cpu0/cache"))
+}
+
+/// The largest cache that holds data, of those that `folder` describes.
+fn last_level_under(folder: &Path) -> Option<usize> {
+    let caches = std::fs::read_dir(folder).ok()?.flatten().filter_map(|entry| {
+        let text = |name: &str| std::fs::read_to_string(entry.path().join(name)).ok();
+        let holds_data = text("type")?.trim() != "Instruction";
+        holds_data.then(|| parse(text("size")?.trim())).flatten()
+    });
+    caches.max()
+}
+
+/// A size as in `1024K`.
+fn parse(size: &str) -> Option<usize> {
+    let digits = size.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &size[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        "G" => 1 << 30,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_cache_that_holds_data_counts() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(last_level_under(folder.path()), None);
+        for (index, (kind, size)) in
+            [("Data", "48K"), ("Instruction", "1G"), ("Unified", "2048K"), ("Unified", "36M")]
+                .iter()
+                .enumerate()
+        {
+            let cache = folder.path().join(format!("index{index}"));
+            std::fs::create_dir(&cache).unwrap();
+            std::fs::write(cache.join("type"), format!("{kind}\n")).unwrap();
+            std::fs::write(cache.join("size"), format!("{size}\n")).unwrap();
+        }
+        assert_eq!(last_level_under(folder.path()), Some(36 << 20));
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(
+            [parse("512"), parse("48K"), parse("2M"), parse("1G")].map(Option::unwrap),
+            [512, 49_152, 2 << 20, 1 << 30]
+        );
+        assert_eq!([parse(""), parse("K"), parse("3X"), parse("-1K")], [None; 4]);
+    }
+}
