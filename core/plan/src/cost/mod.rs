@@ -73,6 +73,19 @@ impl Rates {
         pulls: false,
     };
 
+    /// TCP between the ranks of one host, which cost its cores more than they wait; to be replaced by
+    /// calibration.
+    pub const LOOPBACK: Rates = Rates {
+        alpha_ns: 6_000.0,
+        move_ns: 2_500.0,
+        beta_ns_per_byte: 0.2,
+        channel_beta_ns_per_byte: 0.2,
+        gamma_ns_per_byte: 0.1,
+        workers: 1,
+        chunk_bytes: 256 << 10,
+        pulls: false,
+    };
+
     /// RDMA over a 200 Gb/s network; to be replaced by calibration.
     pub const RDMA: Rates = Rates {
         alpha_ns: 2_500.0,
@@ -84,6 +97,19 @@ impl Rates {
         chunk_bytes: 512 << 10,
         pulls: false,
     };
+
+    /// These rates where that many ranks share a core and work in turn.
+    #[must_use]
+    pub fn shared_by(self, ranks_per_core: u32) -> Rates {
+        let times = f64::from(ranks_per_core.max(1));
+        Rates {
+            move_ns: self.move_ns * times,
+            beta_ns_per_byte: self.beta_ns_per_byte * times,
+            channel_beta_ns_per_byte: self.channel_beta_ns_per_byte * times,
+            gamma_ns_per_byte: self.gamma_ns_per_byte * times,
+            ..self
+        }
+    }
 
     /// The time of a plan over `channels` channels.
     pub fn time_ns(&self, cost: &Cost, channels: u16) -> f64 {

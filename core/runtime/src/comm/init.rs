@@ -130,7 +130,10 @@ impl Communicator {
         let all = Networking::of_all(&control.all_gather(own.to_vote())?);
         let direct = config.direct() > 0 && fabric.reads_directly();
         let reach = match all.used {
-            true => Reach::Network,
+            true => match fabric.ranks_per_core_of_one_host()? {
+                Some(ranks_per_core) => Reach::Loopback { ranks_per_core },
+                None => Reach::Network,
+            },
             false if direct => Reach::MemoryDirect,
             false => Reach::Memory,
         };

@@ -375,6 +375,7 @@ pub fn selection(config: &Config, n: u32, reach: Reach) -> Result<Selection> {
     let rates = match reach {
         Reach::Memory => Rates::SHARED_MEMORY,
         Reach::MemoryDirect => Rates::SHARED_MEMORY_DIRECT,
+        Reach::Loopback { ranks_per_core } => Rates::LOOPBACK.shared_by(ranks_per_core),
         Reach::Network => Rates::SOCKET,
     };
     let level = match config.determinism() {
@@ -408,7 +409,7 @@ impl Reach {
     pub(crate) const fn chunk_bytes(self) -> usize {
         match self {
             Reach::Memory | Reach::MemoryDirect => 32 << 10,
-            Reach::Network => 256 << 10,
+            Reach::Loopback { .. } | Reach::Network => 256 << 10,
         }
     }
 }
@@ -420,6 +421,11 @@ pub enum Reach {
     Memory,
     /// Through memory, and each rank may read all others' memory.
     MemoryDirect,
+    /// Over a network that does not leave the host.
+    Loopback {
+        /// How many ranks share a core, at least 1.
+        ranks_per_core: u32,
+    },
     /// Over a network.
     Network,
 }

@@ -289,6 +289,14 @@ impl Fabric {
         self.reads_directly
     }
 
+    /// How many ranks share a core, if all ranks are on one host. The same on all ranks. Errors: not
+    /// connected.
+    pub(crate) fn ranks_per_core_of_one_host(&self) -> Result<Option<u32>> {
+        let infos = &self.connected()?.infos;
+        let one_host = infos.iter().all(|info| info.host == self.info.host);
+        Ok(one_host.then(|| self.n.div_ceil(host::cores(infos.iter()) as u32)))
+    }
+
     /// Whether everything posted is on its way: nothing waits in this process for the network.
     pub fn is_flushed(&self) -> bool {
         self.net_senders.iter().all(|edge| self.senders[*edge].idle())

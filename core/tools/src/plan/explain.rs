@@ -39,6 +39,8 @@ pub(crate) struct Args {
 enum Way {
     /// All share memory
     Memory,
+    /// Over a network inside this machine, whose cores the ranks share
+    Loopback,
     /// Some are reached over a network
     Network,
 }
@@ -47,6 +49,10 @@ enum Way {
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let reach = match args.path {
         Way::Memory => Reach::Memory,
+        Way::Loopback => {
+            let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+            Reach::Loopback { ranks_per_core: args.nranks.div_ceil(cores) }
+        }
         Way::Network => Reach::Network,
     };
     let selection = selection(&Config::load()?, args.nranks, reach)?;
