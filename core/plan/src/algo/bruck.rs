@@ -67,7 +67,7 @@ impl<P: Fn(Index) -> Spot> Rounds<P> {
         let Rounds { of, partial, far, reach, .. } = self;
         let mut so_far: Spot = input();
         if self.count > 1 {
-            let [gone, kept, got] = [(R + *far, *reach), (R + *reach, far - reach), (R.into(), *reach)]
+            let [gone, kept, got] = [(R + *far, *reach), (R + *reach, far - reach), (R, *reach)]
                 .map(|(first, length)| self.arc(l, first, length));
             gone.moves(l, *of, pre, |_| [input()], |_| [to(R + *far)]);
             if far > reach {
