@@ -80,3 +80,14 @@ fn trees_carry_the_vector_over_each_edge_once() {
         assert_eq!(*sent, Load { messages: u64::from(rank > 0), elements: if rank > 0 { 100 } else { 0 } });
     }
 }
+
+#[test]
+fn subtrees_travel_as_one() {
+    let load = |messages, elements| Load { messages, elements };
+    let gathered = traffic(Collective::Gather, Algorithm::Binomial, 7, 10);
+    let sent: Vec<Load> = gathered.iter().map(|(sent, _)| *sent).collect();
+    assert_eq!(sent, [(0, 0), (1, 10), (1, 20), (1, 10), (1, 30), (1, 10), (1, 10)].map(|(m, e)| load(m, e)));
+    let scattered = traffic(Collective::Scatter, Algorithm::Binomial, 7, 10);
+    let received: Vec<Load> = scattered.iter().map(|(_, received)| *received).collect();
+    assert_eq!(received, sent);
+}

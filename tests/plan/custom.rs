@@ -86,6 +86,38 @@ fn a_span_is_several_blocks_in_one_move() {
     assert!(witness.contains("expected a slot of 6 elements, found 3"), "{witness}");
 }
 
+/// One lane sends the input, the other folds it with what comes and overwrites it, in place.
+const OVERTAKING: &str = "
+program all_reduce.overtaking
+collective all_reduce
+chunks 1
+scratch 0
+lane 0 of 1
+  send pre                   in -> to [r+1]                  chunk 0
+lane 0 of 1
+  recv_reduce_copy pre post  from [r-1], in -> out           chunk 0
+";
+
+#[test]
+fn a_result_may_not_overtake_another_reader_of_what_it_overwrites() {
+    let plan = Plan::new(Collective::AllReduce, Algorithm::Ring, 2).expect("rings reduce");
+    let program = OVERTAKING.parse::<Program>().expect("the text is well formed");
+    let cast = Cast { programs: vec![program.check(2).expect("the program is safe")], of_place: vec![0; 2] };
+    let case = Case {
+        n: 2,
+        count: 3,
+        channels: 1,
+        chunk_count: 4,
+        grain_count: 1,
+        slots: 2,
+        root: Rank(0),
+        buffers: Buffers::InPlace,
+        blocks: None,
+    };
+    let witness = prove_cast(&plan, cast, &case).unwrap_err().to_string();
+    assert!(witness.contains("two lanes touch element 0"), "{witness}");
+}
+
 #[test]
 fn ranks_must_agree_on_the_order_of_folds() {
     let witness = verdict(UNORDERED, 3).unwrap_err().to_string();

@@ -49,6 +49,8 @@ fn nonces_hold_where_sets_end() {
         (Collective::AllReduce, Algorithm::Rabenseifner, 150),
         (Collective::AllReduce, Algorithm::DoubleTree, 3001),
         (Collective::AllGather, Algorithm::Bruck, 200),
+        (Collective::Gather, Algorithm::Binomial, 1500),
+        (Collective::Scatter, Algorithm::Binomial, 1200),
         (Collective::ReduceScatter, Algorithm::Bruck, 160),
     ] {
         let plan = Plan::new(collective, algorithm, n).unwrap();
@@ -110,6 +112,6 @@ fn on_all_cores(
 }
 
 /// Algorithms of all collectives.
-const PLANS: u64 = 31;
+const PLANS: u64 = 33;
 /// Up to here every plan is walked through each axis of cases.
 const MAX_RANKS: u32 = 24;

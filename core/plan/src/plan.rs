@@ -32,7 +32,7 @@ impl Plan {
     /// or `n` is not in `1..=2^20`, or more than it serves.
     pub fn new(collective: Collective, algorithm: Algorithm, n: u32) -> Option<Plan> {
         let known = algo::algorithms(collective).contains(&algorithm);
-        (known && (1..=algorithm.most_ranks()).contains(&n)).then_some(Plan {
+        (known && (1..=algorithm.most_ranks(collective)).contains(&n)).then_some(Plan {
             collective,
             algorithm,
             n,

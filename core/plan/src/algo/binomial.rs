@@ -35,9 +35,7 @@ pub(super) fn children(n: u32, place: Place, root: Place) -> u8 {
 
 pub(super) fn program(collective: Collective, role: Role) -> Program {
     let mut b = Builder::new("binomial", collective, Chunks::ONE);
-    let below = b.low_bit(R - ROOT);
-    let parent = b.difference(R, below);
-    let parent = b.mod_n(parent);
+    let parent = parent(&mut b);
     match collective {
         Collective::Reduce => {
             b.scratch_chunks(u16::from(usize::from(role.children) >= MOVE_OPERANDS));
@@ -46,6 +44,13 @@ pub(super) fn program(collective: Collective, role: Role) -> Program {
         _ => b.lane(|l| broadcast(l, role, parent)),
     }
     b.finish()
+}
+
+/// The place of the parent.
+pub(super) fn parent(b: &mut Builder) -> Index {
+    let low = b.low_bit(R - ROOT);
+    let parent = b.difference(R, low);
+    b.mod_n(parent)
 }
 
 /// ⌊log2 n⌋ hops; the root sends ⌈log2 n⌉·S bytes, to the largest subtrees first.

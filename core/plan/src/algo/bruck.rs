@@ -18,6 +18,7 @@
 //! Source: J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D. Weathersby, "Efficient algorithms for all-to-all
 //! communications in multiport message-passing systems", IEEE TPDS 8 (1997).
 
+use super::arc::Arc;
 use crate::collective::Collective;
 use crate::program::builder::{
     Arithmetic, Builder, Index, LaneBuilder, R, Spot, from, input, output, scratch, to,
@@ -66,7 +67,7 @@ impl<P: Fn(Index) -> Spot> Rounds<P> {
         let Rounds { of, partial, far, reach, .. } = self;
         let mut so_far: Spot = input();
         if self.count > 1 {
-            let [gone, kept, got] = [(R + *far, *reach), (R + *reach, far - reach), (R.into(), *reach)]
+            let [gone, kept, got] = [(R + *far, *reach), (R + *reach, far - reach), (R, *reach)]
                 .map(|(first, length)| self.arc(l, first, length));
             gone.moves(l, *of, pre, |_| [input()], |_| [to(R + *far)]);
             if far > reach {
@@ -125,33 +126,6 @@ impl<P: Fn(Index) -> Spot> Rounds<P> {
     }
 
     fn arc(&self, l: &mut LaneBuilder<'_>, first: impl Into<Index>, length: impl Into<Index>) -> Arc {
-        let (first, length) = (first.into(), length.into());
-        let end = l.sum(first, length);
-        let all = l.plain(-self.n);
-        Arc { first, length, behind_the_end: l.sum(end, all) }
-    }
-}
-
-/// Consecutive places around the end of the order.
-struct Arc {
-    first: Index,
-    length: Index,
-    behind_the_end: Index,
-}
-
-impl Arc {
-    /// A Move for the places up to the end, and one for those from place 0 on.
-    fn moves<const I: usize, const O: usize>(
-        &self,
-        l: &mut LaneBuilder<'_>,
-        of: ExtentOf,
-        finish: Finish,
-        inputs: impl Fn(Index) -> [Spot; I],
-        outputs: impl Fn(Index) -> [Spot; O],
-    ) {
-        for (first, length) in [(self.first, self.length), (0.into(), self.behind_the_end)] {
-            let sentence = l.fold(inputs(first)).finish(finish).into(outputs(first));
-            sentence.span(length).cover(of, first);
-        }
+        Arc::new(l, self.n as u32, first, length)
     }
 }

@@ -5,7 +5,9 @@
 //! everywhere: n ranks, S bytes per vector, b bytes per block, α, β, γ as in [`crate::cost`].
 
 mod alone;
+mod arc;
 mod binomial;
+mod binomial_blocks;
 mod bruck;
 mod direct;
 mod dissemination;
@@ -98,9 +100,10 @@ impl Algorithm {
     }
 
     /// The most ranks that it serves. A span of half of all blocks must fit a slot.
-    pub const fn most_ranks(self) -> u32 {
-        match self {
-            Algorithm::Bruck | Algorithm::Rabenseifner => 4096,
+    pub const fn most_ranks(self, collective: Collective) -> u32 {
+        match (self, collective) {
+            (Algorithm::Bruck | Algorithm::Rabenseifner, _)
+            | (Algorithm::Binomial, Collective::Gather | Collective::Scatter) => 4096,
             _ => MAX_RANKS,
         }
     }
@@ -154,11 +157,10 @@ pub const fn algorithms(collective: Collective) -> &'static [Algorithm] {
             &[Algorithm::Ring, Algorithm::Bruck, Algorithm::Direct]
         }
         Collective::AllGatherV | Collective::ReduceScatterV => &[Algorithm::Ring, Algorithm::Direct],
+        Collective::Gather | Collective::Scatter => &[Algorithm::Binomial, Algorithm::Direct],
         Collective::AllToAll
         | Collective::AllToAllV
-        | Collective::Gather
         | Collective::GatherV
-        | Collective::Scatter
         | Collective::ScatterV
         | Collective::Send
         | Collective::Recv => &[Algorithm::Direct],
@@ -249,7 +251,10 @@ pub(crate) fn program(collective: Collective, algorithm: Algorithm, n: u32, role
         Algorithm::TwoShot => two_shot::program(n, role.position),
         Algorithm::Direct => direct::program(collective, n, role),
         Algorithm::Dissemination => dissemination::program(n),
-        Algorithm::Binomial => binomial::program(collective, role),
+        Algorithm::Binomial => match collective {
+            Collective::Gather | Collective::Scatter => binomial_blocks::program(collective, n, role),
+            _ => binomial::program(collective, role),
+        },
         Algorithm::RecursiveDoubling => recursive_doubling::program(n, role),
         Algorithm::Bruck => bruck::program(collective, n),
         Algorithm::Rabenseifner => rabenseifner::program(n),

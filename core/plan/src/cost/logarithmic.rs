@@ -10,7 +10,10 @@ use crate::collective::Collective;
 /// The cost of an algorithm with logarithmically many rounds. n is at least 2.
 pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) -> Cost {
     match algorithm {
-        Algorithm::Binomial => binomial(collective, load),
+        Algorithm::Binomial => match collective {
+            Collective::Gather | Collective::Scatter => subtrees(load),
+            _ => binomial(collective, load),
+        },
         Algorithm::Bruck => bruck(collective.reduces(), load),
         Algorithm::Rabenseifner => {
             let (halving, doubling) = (bruck(true, load), bruck(false, load));
@@ -77,6 +80,18 @@ fn pair_steps(n: u32) -> (u64, u64, u64) {
         0 => (0, 0, 0),
         paired if paired > 1 << rounds => (2, 2, 1),
         _ => (1, 2, 1),
+    }
+}
+
+/// All blocks but the root's own, subtree by subtree.
+fn subtrees(load: &Load) -> Cost {
+    let block = load.bytes.div_ceil(u64::from(load.n));
+    let widest = u64::from(load.n.next_power_of_two() / 2);
+    Cost {
+        messages: u64::from(load.n.ilog2()),
+        moves: u64::from(rounds(load.n) + 2) * load.passes(widest * block),
+        moved_bytes: load.bytes as f64 * f64::from(load.n - 1) / f64::from(load.n),
+        folded_bytes: 0.0,
     }
 }
 

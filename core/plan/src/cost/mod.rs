@@ -139,7 +139,7 @@ pub fn cost(
     match (collective, algorithm) {
         // The readers work side by side, and the root not at all.
         (Collective::Broadcast, Algorithm::Direct) => Cost { moved_bytes: bytes as f64, ..pushed },
-        (Collective::Scatter | Collective::ScatterV, _) => {
+        (Collective::Scatter | Collective::ScatterV, Algorithm::Direct) => {
             Cost { moved_bytes: bytes as f64 / f64::from(n), ..pushed }
         }
         // Partial results go through slots, one copy in and one out, which only more than two ranks
@@ -149,7 +149,8 @@ pub fn cost(
         }
         // Spans are copied in and out where others are read in place.
         (Collective::AllReduce, Algorithm::Rabenseifner | Algorithm::RecursiveDoubling)
-        | (Collective::AllGather | Collective::ReduceScatter, Algorithm::Bruck) => {
+        | (Collective::AllGather | Collective::ReduceScatter, Algorithm::Bruck)
+        | (Collective::Gather | Collective::Scatter, Algorithm::Binomial) => {
             Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed }
         }
         // A chain reads what the rank before has just written.
@@ -307,7 +308,7 @@ mod tests {
     fn formulas_and_clock_agree() {
         let rates = RATES;
         use Algorithm::{Binomial, Bruck, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, TwoShot};
-        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter};
+        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
         let pairs = vec![
             (AllReduce, Ring),
             (AllReduce, OneShot),
@@ -325,6 +326,7 @@ mod tests {
             (Broadcast, Direct),
             (Broadcast, Binomial),
             (Reduce, Binomial),
+            (Scatter, Binomial),
         ];
         for (collective, algorithm) in pairs {
             let sizes = match algorithm {
@@ -352,6 +354,9 @@ mod tests {
         // A root's links are not modelled by the clock, its folds are.
         assert!(walked(Reduce, Direct, 5, 100).0.folded_bytes == 400);
         assert!(walked(Gather, Direct, 5, 100).0.messages == 1);
+        // Neither are a root's arrivals, which of a whole tree come one after the other anyhow.
+        let gathered = walked(Gather, Binomial, 8, 100).0;
+        assert_eq!((gathered.messages, gathered.moved_bytes), (3, 700));
     }
 
     #[test]

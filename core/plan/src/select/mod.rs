@@ -240,11 +240,12 @@ fn candidates(inputs: &Inputs, collective: Collective, bytes: u64) -> Vec<Candid
 }
 
 fn standing(inputs: &Inputs, collective: Collective, algorithm: Algorithm) -> Standing {
-    let choices = algorithms(collective).len();
+    let serves = |algorithm: &&Algorithm| inputs.n <= algorithm.most_ranks(collective);
+    let choices = algorithms(collective).iter().filter(serves).count();
     let moving_order = algorithm.order_moves(collective) && inputs.n > 1;
     match () {
         () if !inputs.allow.permits(collective, algorithm) => Standing::NotAllowed,
-        () if inputs.n > algorithm.most_ranks() => Standing::TooManyRanks,
+        () if inputs.n > algorithm.most_ranks(collective) => Standing::TooManyRanks,
         () if choices > 1 && algorithm.peers(inputs.n) > inputs.max_peers => Standing::TooManyPeers,
         () if moving_order && inputs.level == Level::Size => Standing::NotReproducible,
         () => Standing::Slower,
