@@ -115,10 +115,10 @@ fn memory_is_known_before() {
     let found: Value = serde_json::from_str(&printed("plan memory -n 16 -l 8 --json")).unwrap();
     let bytes = |kind: &str, name: &str| found[kind][name].as_u64().unwrap();
     assert_eq!(bytes("at_most", "mapped_bytes"), 8 * bytes("before_use", "shared_bytes"));
-    // Two ends of two edges with each rank of the other host.
+    // Two ends of three edges with each rank of the other host.
     assert_eq!(
         (bytes("before_use", "connections"), bytes("at_most", "connections"), bytes("at_most", "sockets")),
-        (0, 32, 33)
+        (0, 48, 49)
     );
     let alone: Value = serde_json::from_str(&printed("plan memory -n 1 --json")).unwrap();
     assert_eq!((&alone["at_most"]["shared_bytes"], &alone["at_most"]["sockets"]), (&0.into(), &0.into()));

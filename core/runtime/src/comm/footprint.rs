@@ -60,10 +60,10 @@ mod tests {
     fn by_the_manual(n: u64, l: u64, slots: u64, channels: u64) -> Footprint {
         let pages = |bytes: u64| bytes.next_multiple_of(4096);
         let s = ((512 << 10) / slots / n.div_ceil(8)).clamp(4 << 10, 1 << 20).next_multiple_of(64);
-        let (edges, lines) = (l * channels * 2, slots.max(64));
+        let (edges, lines) = (l * channels * 3, slots.max(64));
         let payload_bytes = pages(lines * s.min(4096)) + pages(slots * s);
         let shared_bytes = 4096 + pages(edges * (128 + 64 * lines)) + edges * payload_bytes;
-        let ends = 2 * 2 * channels * (n - l);
+        let ends = 2 * 3 * channels * (n - l);
         Footprint {
             shared_bytes,
             mapped_bytes: l * shared_bytes,
