@@ -125,3 +125,42 @@ fn asynchronous_work_progresses_while_nobody_waits() {
     })
     .unwrap();
 }
+
+#[test]
+fn the_progress_thread_drives_what_several_communicators_left() {
+    let config = Config::from_vars([("CCL_TIMEOUT", "20s")]).unwrap();
+    let ids: Vec<_> = (0..3).map(|_| UniqueId::generate_local(&config).unwrap()).collect();
+    let rank = |rank: u32| {
+        let join = |id| ccl::Communicator::init_rank(id, Rank(rank), 2, &config).unwrap();
+        let comms: Vec<_> = ids.iter().map(join).collect();
+        for round in 0..30 {
+            let mut vectors = vec![vec![1i32; 1000 << (round % 8)]; 3];
+            let streams: Vec<_> = (0..3).map(|_| Stream::new()).collect();
+            let [first, second, third] = &mut vectors[..] else { unreachable!() };
+            let sum = |vector| Request::all_reduce_in_place(vector, ReduceOp::Sum);
+            let all = comms[0].scope(|a| {
+                comms[1].scope(|b| {
+                    comms[2].scope(|c| {
+                        a.start_on(&streams[0], sum(first))?;
+                        b.start_on(&streams[1], sum(second))?;
+                        c.start_on(&streams[2], sum(third))?;
+                        // One rank waits for a communicator and leaves; the other does for another.
+                        streams[(round + rank as usize) % 3].synchronize()?;
+                        let patience = std::time::Instant::now();
+                        while !streams.iter().all(Stream::is_idle) {
+                            assert!(patience.elapsed().as_secs() < 20, "nobody drives");
+                            std::thread::yield_now();
+                        }
+                        Ok(())
+                    })
+                })
+            });
+            all.unwrap();
+            assert!(vectors.iter().flatten().all(|value| *value == 2), "round {round}");
+        }
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(|| rank(0));
+        threads.spawn(|| rank(1));
+    });
+}
