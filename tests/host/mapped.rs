@@ -204,9 +204,9 @@ fn buffers_of_a_rank_that_gives_up_are_left_alone() {
 }
 
 fn always(more: &[(&'static str, &str)]) -> Config {
-    let mut settings = vec![("CCL_MAPPED_BYTES", "1")];
-    settings.extend(more);
-    config(&settings)
+    let config = config(&[&[("CCL_MAPPED_BYTES", "1")], more].concat());
+    assert_eq!(config.mapped(), 1);
+    config
 }
 
 const WITH_A_PATH: [Collective; 4] =

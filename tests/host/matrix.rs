@@ -113,9 +113,9 @@ fn over_sockets() -> Config {
 
 /// Ranks are threads, whose buffers are mapped: off unless asked for, so that slots and lending are tested.
 pub(crate) fn config(settings: &[(&'static str, &str)]) -> Config {
-    let mut vars = vec![("CCL_TIMEOUT", "30s"), ("CCL_DEBUG", "WARN"), ("CCL_MAPPED_BYTES", "0")];
-    vars.extend(settings);
-    Config::from_vars(vars).unwrap()
+    // Of several values the first counts.
+    let usual = [("CCL_TIMEOUT", "30s"), ("CCL_DEBUG", "WARN"), ("CCL_MAPPED_BYTES", "0")];
+    Config::from_vars([settings, &usual].concat()).unwrap()
 }
 
 fn sweep(config: &Config, n: u32, counts: &[usize], dtypes: &[Dtype]) {
