@@ -62,19 +62,21 @@ fn a_million_small_messages_arrive_in_order() {
 
 #[test]
 fn credits_end_and_come_back() {
-    let settings = TransportSettings { slots: 2, ..settings() };
+    /// Longer than what lies beside a message's line.
+    const LONG: usize = 8192;
+    let settings = TransportSettings { slots: 2, slot_bytes: LONG, ..settings() };
     on_threads(1, &settings, |me, mut fabric| {
         let out = fabric.send_edge(me, Channel(0), 0).unwrap();
         let back = fabric.receive_edge(me, Channel(0), 0).unwrap();
         assert!(fabric.receiver(back).peek().unwrap().is_none());
         for round in 0..5 {
             for tag in [2 * round, 2 * round + 1] {
-                let first = fabric.sender(out).acquire(8).unwrap();
+                let first = fabric.sender(out).acquire(LONG).unwrap();
                 assert!(first.is_some());
-                assert_eq!(first, fabric.sender(out).acquire(8).unwrap(), "the same until posted");
-                fabric.sender(out).post(8, tag).unwrap();
+                assert_eq!(first, fabric.sender(out).acquire(LONG).unwrap(), "the same until posted");
+                fabric.sender(out).post(LONG, tag).unwrap();
             }
-            assert!(fabric.sender(out).acquire(8).unwrap().is_none(), "no credit");
+            assert!(fabric.sender(out).acquire(LONG).unwrap().is_none(), "no credit");
             for tag in [2 * round, 2 * round + 1] {
                 assert_eq!(fabric.receiver(back).peek().unwrap().unwrap().tag, tag);
                 assert_eq!(
