@@ -164,3 +164,32 @@ fn the_progress_thread_drives_what_several_communicators_left() {
         threads.spawn(|| rank(1));
     });
 }
+
+#[test]
+fn a_caller_that_waits_does_not_keep_other_communicators_from_progress() {
+    let config = Config::from_vars([("CCL_TIMEOUT", "20s")]).unwrap();
+    let ids: Vec<_> = (0..2).map(|_| UniqueId::generate_local(&config).unwrap()).collect();
+    let rank = |rank: u32| {
+        let join = |id| ccl::Communicator::init_rank(id, Rank(rank), 2, &config).unwrap();
+        let [left, waited] = [join(&ids[0]), join(&ids[1])];
+        for round in 0..20 {
+            let (mut long, mut short) = (vec![1i32; 1 << 20], [1i32; 8]);
+            let sum = |vector| Request::all_reduce_in_place(vector, ReduceOp::Sum);
+            let done = if rank == 0 {
+                left.scope(|a| {
+                    a.start(Request::all_reduce_in_place(&mut long, ReduceOp::Sum))?;
+                    // Ends only once the other rank is done with the first.
+                    waited.scope(|b| b.start(sum(&mut short)))
+                })
+            } else {
+                left.all_reduce_in_place(&mut long, ReduceOp::Sum).and_then(|()| waited.run(sum(&mut short)))
+            };
+            done.unwrap();
+            assert!(long.iter().chain(&short).all(|value| *value == 2), "round {round}");
+        }
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(|| rank(0));
+        threads.spawn(|| rank(1));
+    });
+}

@@ -75,7 +75,7 @@ fn run() {
     let mut driven: Vec<Driven> = Vec::new();
     let mut turn = 0;
     while let Some(calls) = take_calls(driven.is_empty()) {
-        driven.extend(calls.into_iter().filter_map(Driven::new));
+        driven.extend(calls.into_iter().map(Driven::new));
         let mut moved = false;
         driven.retain_mut(|engine| engine.drive(&mut moved));
         if !moved && !driven.is_empty() {

@@ -1,12 +1,13 @@
 //! An engine shared between the caller and the progress thread, once there is asynchronous work.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use super::progress;
 use crate::error::Result;
 use crate::exec::engine::{Engine, Patience};
 use crate::exec::host::Poll;
+use crate::transport::Bell;
 
 /// One rank's engine behind a lock.
 pub(crate) struct SharedEngine {
@@ -49,6 +50,8 @@ impl SharedEngine {
 
     /// Whether nothing is outstanding.
     pub(crate) fn is_idle(&self) -> bool {
+        // Whoever holds the engine is a driver: see `Driven::give_up`.
+        let _driver = self.drive();
         self.lock().as_ref().is_none_or(Engine::is_quiet)
     }
 
@@ -59,28 +62,20 @@ impl SharedEngine {
 
     /// Whether the progress thread would have something to do, were it not for drivers.
     fn has_work(&self) -> bool {
-        self.lock().as_ref().is_some_and(|engine| !engine.is_quiet() && engine.failure().is_none())
+        has_work(&self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Engine>> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One round of driving; what to wait for if nothing moved.
-    fn round(&self, patience: &mut Patience) -> Result<Round> {
-        let mut engine = self.lock();
-        let Some(engine) = engine.as_mut() else { return Ok(Round::Idle) };
-        Ok(match engine.poll()? {
-            Poll::Done => Round::Idle,
-            Poll::Progress => {
-                patience.renew();
-                Round::Moved
-            }
-            Poll::Stalled => {
-                engine.look_for_alarm()?;
-                Round::Stalled
-            }
-        })
+    /// The engine, unless somebody else has it: he may keep it for as long as he waits.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Option<Engine>>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Some(engine),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Waits a little, without holding the engine; fails it when the deadline has passed.
@@ -116,6 +111,21 @@ enum Round {
     Stalled,
 }
 
+/// One round of driving.
+fn round(engine: &mut Engine, patience: &mut Patience) -> Result<Round> {
+    Ok(match engine.poll()? {
+        Poll::Done => Round::Idle,
+        Poll::Progress => {
+            patience.renew();
+            Round::Moved
+        }
+        Poll::Stalled => {
+            engine.look_for_alarm()?;
+            Round::Stalled
+        }
+    })
+}
+
 /// A caller that drives an engine.
 pub(crate) struct Driver<'a> {
     shared: &'a SharedEngine,
@@ -132,7 +142,8 @@ impl Driver<'_> {
                 self.patience.insert(fresh)
             }
         };
-        match self.shared.round(patience)? {
+        let driven = self.shared.lock().as_mut().map_or(Ok(Round::Idle), |engine| round(engine, patience));
+        match driven? {
             Round::Idle | Round::Moved => Ok(()),
             Round::Stalled => self.shared.pause(patience),
         }
@@ -155,17 +166,17 @@ impl Drop for Driver<'_> {
     }
 }
 
-/// An engine in the hands of the progress thread.
+/// An engine in the hands of the progress thread, which never waits for whoever holds it: others' work
+/// may be what he waits for.
 pub(super) struct Driven {
     engine: Weak<SharedEngine>,
-    patience: Patience,
+    /// How to wait for the engine's peers, from the first round on.
+    waiting: Option<(Patience, Bell)>,
 }
 
 impl Driven {
-    /// Nothing if the engine is gone.
-    pub(super) fn new(engine: Weak<SharedEngine>) -> Option<Driven> {
-        let patience = engine.upgrade()?.lock().as_ref()?.patience();
-        Some(Driven { engine, patience })
+    pub(super) fn new(engine: Weak<SharedEngine>) -> Driven {
+        Driven { engine, waiting: None }
     }
 
     /// Drives for a moment, says whether anything moved, and whether to go on.
@@ -173,13 +184,19 @@ impl Driven {
         let Some(shared) = self.engine.upgrade() else { return false };
         for _ in 0..ROUNDS_PER_TURN {
             if shared.drivers.load(Ordering::Relaxed) > 0 {
-                return self.give_up(&shared);
+                return Driven::give_up(&shared);
             }
-            match shared.round(&mut self.patience) {
+            let Some(mut engine) = shared.try_lock() else { return true };
+            let Some(held) = engine.as_mut() else { return false };
+            let (patience, _) = self.waiting.get_or_insert_with(|| (held.patience(), held.bell().clone()));
+            match round(held, patience) {
                 Ok(Round::Moved) => *moved = true,
                 Ok(Round::Stalled) => return true,
                 // A failure stays in the engine, where the next call finds it.
-                Ok(Round::Idle) | Err(_) => return self.give_up(&shared),
+                Ok(Round::Idle) | Err(_) => {
+                    drop(engine);
+                    return Driven::give_up(&shared);
+                }
             }
         }
         true
@@ -187,19 +204,32 @@ impl Driven {
 
     /// Waits a little for the engine's peers.
     pub(super) fn pause(&mut self) {
-        if let Some(shared) = self.engine.upgrade() {
-            // A missed deadline stays in the engine, where the next call finds it.
-            let _ = shared.pause(&mut self.patience);
+        let Some((patience, bell)) = &mut self.waiting else { return std::thread::yield_now() };
+        if !patience.pause(bell) {
+            return;
+        }
+        let Some(shared) = self.engine.upgrade() else { return };
+        if let Some(Some(engine)) = shared.try_lock().as_deref_mut() {
+            // The missed deadline stays in the engine, where the next call finds it.
+            engine.expire();
         }
     }
 
     /// Lets the engine go, unless its driver has just left; whether to go on.
-    fn give_up(&self, shared: &SharedEngine) -> bool {
+    fn give_up(shared: &SharedEngine) -> bool {
         // SeqCst: see `Driver::drop`.
         shared.called.store(false, Ordering::SeqCst);
-        let alone = shared.drivers.load(Ordering::SeqCst) == 0;
-        alone && shared.has_work() && !shared.called.swap(true, Ordering::SeqCst)
+        if shared.drivers.load(Ordering::SeqCst) > 0 {
+            return false;
+        }
+        // Whoever holds the engine now is a driver, who looks at the flag when he leaves.
+        let has_work = shared.try_lock().is_some_and(|engine| has_work(&engine));
+        has_work && !shared.called.swap(true, Ordering::SeqCst)
     }
+}
+
+fn has_work(engine: &Option<Engine>) -> bool {
+    engine.as_ref().is_some_and(|engine| !engine.is_quiet() && engine.failure().is_none())
 }
 
 /// Rounds before other engines have their turn.
