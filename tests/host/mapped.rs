@@ -198,7 +198,9 @@ fn buffers_of_a_rank_that_gives_up_are_left_alone() {
         });
         for outcome in outcomes.unwrap() {
             let error = outcome.unwrap_err();
-            assert!(error.cause().contains("aborted") && error.cause().contains("enough"), "{error}");
+            // Who finds the memory withdrawn may report that before the abort has gone round.
+            let known = ["enough", "gave up while its buffers were used"];
+            assert!(known.iter().any(|cause| error.cause().contains(cause)), "{error}");
         }
     }
 }
