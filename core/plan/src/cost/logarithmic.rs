@@ -10,6 +10,10 @@ use crate::collective::Collective;
 /// The cost of an algorithm with logarithmically many rounds. n is at least 2.
 pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) -> Cost {
     match algorithm {
+        Algorithm::Dissemination => {
+            let rounds = u64::from(rounds(load.n));
+            Cost { messages: rounds, moves: 2 * rounds, ..Cost::default() }
+        }
         Algorithm::Binomial => match collective {
             Collective::Gather | Collective::Scatter => subtrees(load),
             _ => binomial(collective, load),

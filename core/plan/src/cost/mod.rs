@@ -7,7 +7,7 @@
 
 mod logarithmic;
 
-use crate::algo::{Algorithm, rounds};
+use crate::algo::Algorithm;
 use crate::collective::Collective;
 
 /// What one link class costs.
@@ -183,7 +183,7 @@ fn pushed(
     let block_passes = load.passes(bytes.div_ceil(u64::from(n)));
     let passes = load.passes(bytes);
     let folded = |bytes: f64| if collective.reduces() { bytes } else { 0.0 };
-    let (ranks, n) = (n, u64::from(n));
+    let n = u64::from(n);
     // Folds of few contributions are one Move (see `algo::in_order`).
     let folds = if n <= 4 { 1 } else { n };
     match (collective, algorithm) {
@@ -212,7 +212,8 @@ fn pushed(
         },
         (
             _,
-            Algorithm::Binomial
+            Algorithm::Dissemination
+            | Algorithm::Binomial
             | Algorithm::RecursiveDoubling
             | Algorithm::Bruck
             | Algorithm::Rabenseifner
@@ -221,10 +222,6 @@ fn pushed(
         (_, Algorithm::OneShot) => {
             let all = peers as f64 * whole;
             Cost { messages: 1, moves: (peers + folds) * passes, moved_bytes: all, folded_bytes: all }
-        }
-        (_, Algorithm::Dissemination) => {
-            let rounds = u64::from(rounds(ranks));
-            Cost { messages: rounds, moves: 2 * rounds, ..Cost::default() }
         }
         (Collective::Broadcast | Collective::Reduce, Algorithm::Direct) => {
             let all = peers as f64 * whole;
