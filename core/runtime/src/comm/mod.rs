@@ -141,7 +141,7 @@ impl Communicator {
         R: OrClosed,
     {
         match &mut *self.engine.borrow_mut() {
-            Ownership::Alone(engine) => f(engine),
+            Ownership::Alone(engine) => engine.guarded(f),
             Ownership::Shared(shared) => shared.with(f).unwrap_or_else(R::closed),
             Ownership::Gone => R::closed(),
         }

@@ -3,7 +3,10 @@
 //! It drives engines that have asynchronous work and nobody who waits for it, and sleeps otherwise. It
 //! starts with the first communicator that makes an asynchronous call and ends with the last.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+use tracing::error;
 
 use super::shared::{Driven, SharedEngine};
 use crate::discover::placement;
@@ -77,14 +80,26 @@ fn run() {
     while let Some(calls) = take_calls(driven.is_empty()) {
         driven.extend(calls.into_iter().map(Driven::new));
         let mut moved = false;
-        driven.retain_mut(|engine| engine.drive(&mut moved));
+        driven.retain_mut(|engine| survive(engine, |engine| engine.drive(&mut moved)).unwrap_or(false));
         if !moved && !driven.is_empty() {
             // One pause for all: whose bell may end it changes from turn to turn.
             turn += 1;
             let chosen = turn % driven.len();
-            driven[chosen].pause();
+            if survive(&mut driven[chosen], Driven::pause).is_none() {
+                driven.remove(chosen);
+            }
         }
     }
+}
+
+/// Drives one engine. A panic ends its communicator, and no other; then there is nothing.
+fn survive<R>(engine: &mut Driven, drive: impl FnOnce(&mut Driven) -> R) -> Option<R> {
+    if let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| drive(engine))) {
+        return Some(outcome);
+    }
+    error!(target: "ccl::progress", "a communicator ends by a panic: this is a bug in ccl");
+    engine.forsake();
+    None
 }
 
 /// The calls that have come; sleeps until there are some if there is nothing else to do. Nothing when

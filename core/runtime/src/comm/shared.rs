@@ -38,7 +38,7 @@ impl SharedEngine {
     /// Runs `f` with the engine; `None` after it was taken. What it leaves outstanding goes on.
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         let _driver = self.drive();
-        self.lock().as_mut().map(f)
+        self.lock().as_mut().map(|engine| engine.guarded(f))
     }
 
     /// Keeps the progress thread away for as long as the caller drives.
@@ -113,7 +113,7 @@ enum Round {
 
 /// One round of driving.
 fn round(engine: &mut Engine, patience: &mut Patience) -> Result<Round> {
-    Ok(match engine.poll()? {
+    Ok(match engine.guarded(Engine::poll)? {
         Poll::Done => Round::Idle,
         Poll::Progress => {
             patience.renew();
@@ -215,6 +215,13 @@ impl Driven {
         }
     }
 
+    /// Lets the engine go after a panic.
+    pub(super) fn forsake(&self) {
+        if let Some(shared) = self.engine.upgrade() {
+            shared.called.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// Lets the engine go, unless its driver has just left; whether to go on.
     fn give_up(shared: &SharedEngine) -> bool {
         // SeqCst: see `Driver::drop`.
@@ -234,3 +241,34 @@ fn has_work(engine: &Option<Engine>) -> bool {
 
 /// Rounds before other engines have their turn.
 const ROUNDS_PER_TURN: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use ccl_plan::{Rank, ReduceOp};
+
+    use super::*;
+    use crate::error::Fault;
+    use crate::local;
+
+    #[test]
+    fn a_panic_half_way_fails_the_communicator() {
+        for is_shared in [false, true] {
+            let outcome = local::run(2, |comm| {
+                if is_shared {
+                    comm.share()?;
+                }
+                if comm.rank() == Rank(0) {
+                    let panic = || comm.with_engine(|_| -> Result<()> { panic!("what the test is about") });
+                    assert!(catch_unwind(AssertUnwindSafe(panic)).is_err());
+                }
+                let first = comm.all_reduce_in_place(&mut [1.0_f32], ReduceOp::Sum).unwrap_err();
+                assert!(comm.all_reduce_in_place(&mut [1.0_f32], ReduceOp::Sum).is_err(), "and stays so");
+                assert_eq!(*first.fault() == Fault::Bug, comm.rank() == Rank(0), "{first}");
+                Ok(())
+            });
+            outcome.unwrap();
+        }
+    }
+}

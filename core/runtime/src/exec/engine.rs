@@ -258,6 +258,16 @@ impl Engine {
         self.fail(error)
     }
 
+    /// Runs `f` with the engine, which fails before a panic of `f` goes on: until then peers may use the
+    /// buffers of what is outstanding.
+    #[inline]
+    pub(crate) fn guarded<R>(&mut self, f: impl FnOnce(&mut Engine) -> R) -> R {
+        let guard = HalfWay(self);
+        let result = f(guard.0);
+        std::mem::forget(guard);
+        result
+    }
+
     /// Whether nothing is outstanding, neither operations nor what they gave to a network.
     pub(crate) fn is_quiet(&self) -> bool {
         self.queue.is_empty() && self.fabric.is_flushed()
@@ -352,8 +362,10 @@ impl Engine {
         let queued = &mut self.queue[index];
         if !queued.started {
             queued.started = true;
-            queued.operation.start(self.rank, self.n, &mut self.fabric, &mut self.scratch)?;
+            let started = queued.operation.start(self.rank, self.n, &mut self.fabric, &mut self.scratch);
+            started.map_err(|error| self.failed_path(index, error))?;
         }
+        let queued = &mut self.queue[index];
         if queued.operation.is_mapped() && self.control.alarm().raised() {
             // It may have much to do without ever having to wait.
             return Err(self.alarmed());
@@ -427,7 +439,7 @@ impl Engine {
 
     /// A transport failed under an operation: the root decides what the first cause was.
     fn failed_path(&mut self, index: usize, error: Error) -> Error {
-        if matches!(error.fault(), Fault::Usage | Fault::Bug) {
+        if *error.fault() == Fault::Usage {
             return error;
         }
         let operation = &self.queue[index].operation;
@@ -474,6 +486,17 @@ impl Engine {
             .with_peer(peer);
         }
         self.control.diagnose(queued.operation.sequence, position.waiting_for)
+    }
+}
+
+/// An engine in use; dropped only by a panic.
+struct HalfWay<'a>(&'a mut Engine);
+
+impl Drop for HalfWay<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.control.abort(HALF_WAY);
+        self.0.fail(Error::bug(HALF_WAY));
     }
 }
 
@@ -526,6 +549,8 @@ impl Patience {
     }
 }
 
+/// What ends an engine whose user panicked.
+const HALF_WAY: &str = "a panic left an operation half way";
 /// What registering is called in errors.
 const REGISTER: &str = "register";
 /// Finished operations kept for their allocations.
