@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod failing;
+mod joining;
 mod mapped;
 mod matrix;
 mod order;

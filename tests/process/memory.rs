@@ -69,7 +69,10 @@ pub(crate) fn serve(words: &[&str]) {
         for predict in [Footprint::before_use, with_used_edges] {
             reached.wait();
             let rank = predict(n, locals, &config(0, words[4] == "apart")).unwrap();
-            wrong.extend(check_process(&before, &rank, (first, ranks, n)));
+            // A process maps the memory of a host once for all of its ranks.
+            let hosts =
+                if words[4] == "apart" { ranks } else { (first + ranks).div_ceil(locals) - first / locals };
+            wrong.extend(check_process(&before, &rank, (first, ranks, n), hosts));
             goes_on.wait();
         }
         wrong.extend(threads.into_iter().flat_map(|thread| thread.join().unwrap()));
@@ -89,8 +92,13 @@ fn compare(comm: &Communicator, predicted: Footprint) -> Vec<String> {
         .collect()
 }
 
-/// Compares with what the system says of this process, some of whose ranks are here.
-fn check_process(before: &Held, rank: &Footprint, (first, ranks, n): (u32, u32, u32)) -> Vec<String> {
+/// Compares with what the system says of this process, some of whose ranks are here, on so many hosts.
+fn check_process(
+    before: &Held,
+    rank: &Footprint,
+    (first, ranks, n): (u32, u32, u32),
+    hosts: u32,
+) -> Vec<String> {
     let now = Held::now();
     if n == 1 {
         return (now != *before)
@@ -100,7 +108,7 @@ fn check_process(before: &Held, rank: &Footprint, (first, ranks, n): (u32, u32, 
     }
     // One for each rank, and the port, which stays a while for those who come too late.
     let roots = if first == 0 { n + 1 } else { 0 };
-    let expected = (u64::from(ranks) * rank.mapped_bytes, u64::from(ranks) * rank.sockets + u64::from(roots));
+    let expected = (u64::from(hosts) * rank.mapped_bytes, u64::from(ranks) * rank.sockets + u64::from(roots));
     let found = (now.shared_bytes, now.sockets);
     let differs = found != expected;
     let text =

@@ -212,9 +212,12 @@ impl Joiner {
 
     fn told(&mut self, body: &[u8]) -> Vec<Action> {
         let result = match wire::decode(body) {
-            Some(ToMember::Table { infos, root, hosts }) if infos.len() == self.n as usize => {
-                let infos = infos.into_iter().map(|info| info.into_vec()).collect();
-                Ok(Outcome::Entered(Entry { infos, root, hosts: hosts.into_iter().map(Rank).collect() }))
+            Some(ToMember::Table { infos, root, hosts }) if infos.0.len() == self.n as usize => {
+                Ok(Outcome::Entered(Entry {
+                    infos: infos.0,
+                    root,
+                    hosts: hosts.into_iter().map(Rank).collect(),
+                }))
             }
             Some(ToMember::Refused(refusal)) => Err(Error::new(
                 refusal.fault.into(),

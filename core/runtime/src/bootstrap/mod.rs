@@ -30,6 +30,7 @@
 pub(crate) mod auth;
 pub(crate) mod enter;
 mod id;
+pub(crate) mod infos;
 pub(crate) mod joiner;
 pub(crate) mod machine;
 pub(crate) mod process;

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::process::Process;
 use crate::error::Fault;
 use crate::observe::board::Snapshot;
@@ -46,9 +47,9 @@ pub(crate) enum ToMember {
     /// Joining failed.
     Refused(Refusal),
     /// Everybody is here: their infos by rank, the process that runs the root, and the ranks in it.
-    Table { infos: Vec<ByteBuf>, root: Process, hosts: Vec<u32> },
+    Table { infos: Infos, root: Process, hosts: Vec<u32> },
     /// Round `round` is complete.
-    Gathered { round: u64, infos: Vec<ByteBuf> },
+    Gathered { round: u64, infos: Infos },
     /// Round `round` will never be complete.
     GatherFailed { round: u64, refusal: Refusal },
     /// From another rank.

@@ -7,31 +7,21 @@ use std::time::Instant;
 
 use ccl_plan::Rank;
 use ccl_plugin_host::NetPlugin;
-use serde::{Deserialize, Serialize};
 
+use super::hello::{self, Common};
 use super::{Communicator, Ownership, network};
 use crate::bootstrap::{self, BootstrapSettings, Root, UniqueId};
-use crate::config::{Config, Difference};
+use crate::config::Config;
 use crate::control::Control;
 use crate::discover::interfaces::{self, Wishes};
 use crate::discover::launcher::Job;
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Result};
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Plans, Reach};
 use crate::transport::{
-    Checksum, Fabric, FaultRule, NetSettings, Networking, Relay, SharedMemory, TransportInfo,
-    TransportSettings, WaitSettings,
+    Checksum, Fabric, FaultRule, NetSettings, Networking, Relay, SharedMemory, TransportSettings,
+    WaitSettings,
 };
-
-/// What every rank tells every other when joining.
-#[derive(Serialize, Deserialize)]
-struct Hello {
-    version: String,
-    /// The network plugin: name, contract, digest of its file.
-    network: String,
-    agreed: Vec<(String, String)>,
-    transport: TransportInfo,
-}
 
 impl Communicator {
     /// Joins as the rank that the launcher (torchrun, mpirun, srun, `ccl run`) gave this process, with
@@ -251,9 +241,13 @@ fn open(id: Option<&UniqueId>, rank: Rank, n: u32, config: &Config) -> Result<(F
     let (fabric, transport) = Fabric::open(&settings, rank, n)?;
     let network = settings.net.plugin.map_or(Ok(String::new()), describe)?;
     let agreed = config.agreed().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), network, agreed, transport };
-    let bytes =
-        serde_json::to_vec(&hello).map_err(|error| Error::bug(format!("join information: {error}")))?;
+    let common = Common {
+        version: env!("CARGO_PKG_VERSION").into(),
+        network,
+        agreed,
+        process: Arc::clone(&transport.process),
+    };
+    let bytes = hello::write(&common, &transport.seat)?;
     Ok((fabric, bytes))
 }
 
@@ -271,67 +265,9 @@ fn connect(
     (rank, config): (Rank, &Config),
     deadline: Instant,
 ) -> Result<()> {
-    let hellos = hellos.iter().enumerate().map(|(from, bytes)| read(Rank(from as u32), bytes));
-    let hellos = hellos.collect::<Result<Vec<_>>>()?;
-    agree(&hellos, rank, config)?;
-    let infos: Vec<_> = hellos.into_iter().map(|hello| hello.transport).collect();
+    let infos = hello::read_all(hellos, rank, config)?;
     let relay: Arc<dyn Relay> = Arc::clone(control) as Arc<dyn Relay>;
-    fabric.connect(&relay, &infos, deadline)
-}
-
-fn read(from: Rank, bytes: &[u8]) -> Result<Hello> {
-    serde_json::from_slice(bytes).map_err(|error| {
-        Error::new(
-            Fault::Remote { rank: from },
-            format!("expected the join information of ccl {}, found {error}", env!("CARGO_PKG_VERSION")),
-            "run the same version of ccl on every rank",
-        )
-    })
-}
-
-/// The first rank that differs from this one is named with both values.
-fn agree(hellos: &[Hello], rank: Rank, config: &Config) -> Result<()> {
-    let advice = "give every rank the same settings: check how the launcher forwards the environment";
-    for (other, hello) in hellos.iter().enumerate() {
-        let other = Rank(other as u32);
-        if hello.version != env!("CARGO_PKG_VERSION") {
-            let ours = env!("CARGO_PKG_VERSION");
-            let cause = format!(
-                "expected one version of ccl, found {ours} on rank {rank} and {} on rank {other}",
-                hello.version
-            );
-            return Err(Error::new(Fault::Remote { rank: other }, cause, advice));
-        }
-        if hello.network != hellos[rank.index()].network {
-            let ours = &hellos[rank.index()].network;
-            let cause = format!(
-                "expected one network plugin, found {ours} on rank {rank} and {} on rank {other}",
-                hello.network
-            );
-            return Err(Error::new(
-                Fault::Remote { rank: other },
-                cause,
-                "install the same plugin file on every host",
-            ));
-        }
-        let differences = config.differences(&hello.agreed);
-        if !differences.is_empty() {
-            let lines: Vec<_> = differences.iter().map(|d| difference(d, rank, other)).collect();
-            let cause = format!("expected equal settings on all ranks, found {}", lines.join("; "));
-            return Err(Error::new(Fault::Remote { rank: other }, cause, advice));
-        }
-    }
-    Ok(())
-}
-
-fn difference(difference: &Difference, rank: Rank, other: Rank) -> String {
-    let show = |value: &Option<String>| match value.as_deref() {
-        None => "unknown".to_string(),
-        Some("") => "not set".to_string(),
-        Some(value) => value.to_string(),
-    };
-    let (ours, theirs) = (show(&difference.ours), show(&difference.theirs));
-    format!("{} = {ours} on rank {rank} and {theirs} on rank {other}", difference.name)
+    fabric.connect(&relay, infos, deadline)
 }
 
 /// The address that others can reach this host at.

@@ -2,6 +2,7 @@
 
 mod footprint;
 pub(crate) mod group;
+mod hello;
 mod init;
 pub mod local;
 pub mod network;
@@ -112,7 +113,7 @@ impl Communicator {
     ///
     /// No such rank.
     pub fn path(&self, peer: Rank) -> Result<Path> {
-        self.with_engine(|engine| engine.fabric().path(peer).cloned())
+        self.with_engine(|engine| engine.fabric().path(peer))
     }
 
     /// What selection chooses for a call of `bytes`.

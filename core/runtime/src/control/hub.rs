@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_bytes::ByteBuf;
 
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::machine::{Action, Conn, Ending, Joined, TABLE_BYTES, Time};
 use crate::bootstrap::process::{Life, Process};
 use crate::bootstrap::wire::{self, Cause, CauseKind, FaultCode, INFO_BYTES, Refusal, ToMember, ToRoot};
@@ -98,7 +99,7 @@ impl Hub {
     ) -> (Hub, Vec<Action>) {
         let hosted = joined.iter().filter(|member| member.process.same(&root));
         let hosts: Vec<u32> = hosted.map(|member| member.rank).collect();
-        let infos = joined.iter().map(|member| wire::blob(&member.info)).collect();
+        let infos = Infos(joined.iter().map(|member| member.info.clone()).collect());
         let conns = joined.iter().map(|member| (member.conn, member.rank)).collect();
         let member = |new: Joined| {
             let Joined { rank, conn, address, process, .. } = new;
@@ -230,14 +231,14 @@ impl Hub {
         let Some(round) = self.rounds.remove(&number) else {
             return;
         };
-        let infos: Vec<ByteBuf> = round.infos.into_values().collect();
+        let infos: Vec<Vec<u8>> = round.infos.into_values().map(ByteBuf::into_vec).collect();
         if infos.iter().map(|info| info.len()).sum::<usize>() > TABLE_BYTES {
             let text =
                 format!("round {number}: expected infos of at most {TABLE_BYTES} bytes together, found more");
             let refusal = Refusal { fault: FaultCode::Usage, text };
             return self.tell_all(&ToMember::GatherFailed { round: number, refusal });
         }
-        self.tell_all(&ToMember::Gathered { round: number, infos });
+        self.tell_all(&ToMember::Gathered { round: number, infos: Infos(infos) });
     }
 
     /// Rounds that wait for a rank that has left can only fail.

@@ -119,10 +119,7 @@ impl Member {
 
     fn received(&mut self, body: &[u8]) -> Vec<Action> {
         let action = match wire::decode(body) {
-            Some(ToMember::Gathered { round, infos }) => {
-                let infos = infos.into_iter().map(|info| info.into_vec()).collect();
-                Action::Round { round, result: Ok(infos) }
-            }
+            Some(ToMember::Gathered { round, infos }) => Action::Round { round, result: Ok(infos.0) },
             Some(ToMember::GatherFailed { round, refusal }) => Action::Round { round, result: Err(refusal) },
             Some(ToMember::Relay { from, topic, bytes }) => {
                 Action::Deliver { from, topic, bytes: bytes.into_vec() }

@@ -6,6 +6,7 @@
 //! use the network, never an error.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ccl_plan::Rank;
@@ -19,7 +20,7 @@ pub struct Neighbour {
     /// Which rank.
     pub rank: Rank,
     /// Its socket's name, if it has one.
-    pub mailbox: Option<String>,
+    pub mailbox: Option<Arc<str>>,
     /// Its process, as it sees itself.
     pub process: u32,
     /// Whether process numbers mean the same there as here.
@@ -198,7 +199,7 @@ mod tests {
     fn stranger(rank: u32, mailbox: Option<&Mailbox>, file: &MemoryFile) -> Neighbour {
         Neighbour {
             rank: Rank(rank),
-            mailbox: mailbox.map(|m| m.name().to_owned()),
+            mailbox: mailbox.map(|m| m.name().into()),
             process: std::process::id(),
             same_processes: false,
             number: file.number(),

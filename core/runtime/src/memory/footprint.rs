@@ -16,7 +16,8 @@ use serde::Serialize;
 pub struct Footprint {
     /// Bytes of shared memory that this rank brings: the host holds as many for each of its ranks.
     pub shared_bytes: u64,
-    /// Bytes of shared memory that this rank maps, its own among them.
+    /// Bytes of shared memory that are mapped for this rank, its own among them: once in a process for
+    /// all of its ranks on a host.
     pub mapped_bytes: u64,
     /// Bytes of this process alone: slots towards the network, and with one rank those to itself.
     pub private_bytes: u64,

@@ -10,7 +10,9 @@ use crate::memory::Neighbour;
 
 /// The ranks that may share memory with `me`, itself included, in order. The same list on all of them.
 pub(super) fn neighbours(mine: &TransportInfo, infos: &[TransportInfo], me: Rank) -> Vec<Neighbour> {
-    let may_share = |info: &TransportInfo| info.host == mine.host && info.shares_memory && mine.shares_memory;
+    let may_share = |info: &TransportInfo| {
+        info.process.shares_memory && mine.process.shares_memory && info.is_on_host_of(mine)
+    };
     let ranks = infos.iter().enumerate().map(|(rank, info)| (Rank(rank as u32), info));
     ranks
         .filter(|(rank, info)| *rank == me || may_share(info))
@@ -58,9 +60,13 @@ pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Vec<u8>]) -> 
     if neighbours.count() < votes.len() {
         verdict.not_mapped = Some("not all ranks share the memory of one host".to_owned());
     }
-    for (voter, vote) in votes.iter().enumerate() {
-        let voter = Rank(voter as u32);
-        let vote: Vote = serde_json::from_slice(vote).map_err(|e| {
+    // Votes that say the same and refuse nobody add nothing.
+    let mut last: Option<&Vec<u8>> = None;
+    for (voter, bytes) in votes.iter().enumerate().map(|(voter, bytes)| (Rank(voter as u32), bytes)) {
+        if last == Some(bytes) {
+            continue;
+        }
+        let vote: Vote = serde_json::from_slice(bytes).map_err(|e| {
             let advice = "run the same version of ccl on all ranks";
             Error::new(
                 crate::Fault::Remote { rank: voter },
@@ -68,6 +74,7 @@ pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Vec<u8>]) -> 
                 advice,
             )
         })?;
+        last = vote.refused.is_empty().then_some(bytes);
         let unmapped =
             vote.refused.first().map(|(rank, reason)| format!("rank {rank} is not mapped: {reason}"));
         let Verdict { not_directly, not_mapped } = &mut verdict;
@@ -85,6 +92,21 @@ pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Vec<u8>]) -> 
         }
     }
     Ok(verdict)
+}
+
+/// How a peer is reached; [`path`] says why.
+pub(super) fn kind(
+    mine: &TransportInfo,
+    theirs: &TransportInfo,
+    (me, peer): (Rank, Rank),
+    neighbours: &Neighbours,
+) -> PathKind {
+    match neighbours.refusal(peer) {
+        _ if peer == me => PathKind::Loopback,
+        Some(None) if same_process(mine, theirs) => PathKind::Loopback,
+        Some(None) => PathKind::Shm,
+        _ => PathKind::Net,
+    }
 }
 
 /// The path to a peer, with its reason.
@@ -105,39 +127,37 @@ pub(super) fn path(
         }
         Some(None) => Path::new(PathKind::Shm, "same host, memory mapped and probed"),
         Some(Some(reason)) => Path::new(PathKind::Net, format!("same host, but {reason}")),
-        None if mine.host != theirs.host => {
-            Path::new(PathKind::Net, format!("another host, {}", theirs.host_name))
+        None if !theirs.is_on_host_of(mine) => {
+            Path::new(PathKind::Net, format!("another host, {}", theirs.process.host_name))
         }
-        None if !mine.shares_memory => {
+        None if !mine.process.shares_memory => {
             Path::new(PathKind::Net, "same host, but this rank shares no memory: CCL_SHM_DISABLE")
         }
         None => Path::new(PathKind::Net, "same host, but the peer shares no memory: CCL_SHM_DISABLE"),
     }
 }
 
-/// Adds to each path in memory to another rank whether long messages are read directly on it.
-pub(super) fn say_how_long_messages_go(paths: &mut [Path], me: Rank, not_directly: Option<&str>) {
-    let others = paths.iter_mut().enumerate().filter(|(peer, _)| *peer != me.index());
-    for (_, path) in others.filter(|(_, path)| path.kind != PathKind::Net) {
-        path.reason += "; long messages are ";
-        match not_directly {
-            None => path.reason += "read directly",
-            Some(reason) => path.reason += &format!("copied: {reason}"),
-        }
+/// What to add to the reason of a path to another rank: how long messages go.
+pub(super) fn how_long_messages_go(kind: PathKind, not_directly: Option<&str>, lends: bool) -> String {
+    match (kind, not_directly) {
+        (PathKind::Net, _) if lends => "; long messages are sent from user memory".to_owned(),
+        (PathKind::Net, _) => String::new(),
+        (_, None) => "; long messages are read directly".to_owned(),
+        (_, Some(reason)) => format!("; long messages are copied: {reason}"),
     }
 }
 
 pub(super) fn as_neighbour(mine: &TransportInfo, rank: Rank, info: &TransportInfo) -> Neighbour {
     Neighbour {
         rank,
-        mailbox: info.mailbox.clone(),
-        process: info.process,
-        same_processes: info.process_namespace == mine.process_namespace,
-        number: info.descriptor,
-        nonce: info.nonce,
+        mailbox: info.seat.mailbox.clone(),
+        process: info.process.number,
+        same_processes: info.process.namespace == mine.process.namespace,
+        number: info.seat.descriptor,
+        nonce: info.seat.nonce,
     }
 }
 
 fn same_process(mine: &TransportInfo, theirs: &TransportInfo) -> bool {
-    (mine.process, mine.process_namespace) == (theirs.process, theirs.process_namespace)
+    (mine.process.number, mine.process.namespace) == (theirs.process.number, theirs.process.namespace)
 }

@@ -11,7 +11,7 @@ use super::net::{Network, SlotShape};
 use super::shm::{MemoryReceive, MemorySend, Neighbours};
 use super::trace::{TraceReceive, TraceSend};
 use super::{
-    Bell, Checksum, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo, TransportSettings,
+    Bell, Checksum, EdgeKey, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo, TransportSettings,
     WaitSettings,
 };
 use crate::error::Result;
@@ -25,7 +25,12 @@ pub(super) struct Connected {
     pub(super) windows: Windows,
     /// What the last-level cache holds.
     pub(super) cache_bytes: usize,
-    pub(super) paths: Vec<Path>,
+    /// How each rank is reached.
+    pub(super) kinds: Vec<PathKind>,
+    /// Why long messages in memory are copied, if they are.
+    pub(super) not_directly: Option<String>,
+    /// Whether long messages over the network are sent from user memory.
+    pub(super) lends_to_network: bool,
     pub(super) bell: Bell,
     pub(super) wait: WaitSettings,
     pub(super) relay: Arc<dyn Relay>,
@@ -95,11 +100,11 @@ impl Connected {
 
     /// Whether a peer's edges go through the network.
     pub(super) fn is_networked(&self, peer: Rank) -> bool {
-        self.paths[peer.index()].kind == PathKind::Net
+        self.kinds[peer.index()] == PathKind::Net
     }
 
     fn name(&self, from: Rank, to: Rank, key: EdgeKey, channel: Channel) -> EdgeName {
-        EdgeName { from, to, channel, tag: key.tag, path: self.paths[key.peer.index()].kind }
+        EdgeName { from, to, channel, tag: key.tag, path: self.kinds[key.peer.index()] }
     }
 
     pub(super) fn network(&mut self, settings: &TransportSettings, me: Rank) -> Result<&Network> {

@@ -120,40 +120,42 @@ impl Fabric {
     pub fn connect(
         &mut self,
         relay: &Arc<dyn Relay>,
-        infos: &[TransportInfo],
+        infos: Vec<TransportInfo>,
         deadline: Instant,
     ) -> Result<()> {
         let opening = self.opening.take().ok_or_else(|| Error::bug("a fabric is connected once"))?;
         if infos.len() != self.n as usize {
             return Err(Error::bug(format!("expected the infos of {} ranks, found {}", self.n, infos.len())));
         }
-        let mut neighbours = self.map_neighbours(&opening, infos, deadline, &|| relay.check())?;
+        let mut neighbours = self.map_neighbours(&opening, &infos, deadline, &|| relay.check())?;
         let votes = relay.all_gather(agree::vote(&self.settings, &neighbours)?)?;
         let agree::Verdict { not_directly, not_mapped } = agree::heed(&mut neighbours, self.me, &votes)?;
         neighbours.check_probes()?;
-        let mut paths: Vec<_> = (0..self.n)
-            .map(|peer| agree::path(&self.info, infos, self.me, Rank(peer), &neighbours))
-            .collect();
+        let kind = |(peer, info)| agree::kind(&self.info, info, (self.me, Rank(peer)), &neighbours);
+        let kinds: Vec<_> = (0..).zip(&infos).map(kind).collect();
         let bell = Bell::of(Arc::clone(neighbours.own()));
-        let wait = self.wait_settings(infos, &paths);
-        agree::say_how_long_messages_go(&mut paths, self.me, not_directly.as_deref());
-        for (peer, path) in paths.iter().enumerate() {
-            tracing::debug!(rank = self.me.0, peer, %path, "path");
-        }
-        self.reads_directly = not_directly.is_none() && paths.iter().all(|path| path.kind != PathKind::Net);
-        let (relay, infos) = (Arc::clone(relay), infos.to_vec());
+        let wait = self.wait_settings(&infos, &kinds);
+        self.reads_directly = not_directly.is_none() && !kinds.contains(&PathKind::Net);
+        let relay = Arc::clone(relay);
         self.connected = Some(Connected {
             neighbours,
             not_mapped,
             windows: Windows::default(),
             cache_bytes: cache::last_level_bytes().unwrap_or(USUAL_CACHE_BYTES),
-            paths,
+            kinds,
+            not_directly,
+            lends_to_network: false,
             bell,
             wait,
             relay,
             infos,
             network: None,
         });
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            for peer in (0..self.n).map(Rank) {
+                tracing::debug!(rank = self.me.0, peer = peer.0, path = %self.path(peer)?, "path");
+            }
+        }
         Ok(())
     }
 
@@ -220,17 +222,13 @@ impl Fabric {
     pub(crate) fn start_network(&mut self) -> Result<Networking> {
         let (settings, me) = (&self.settings, self.me);
         let connected = self.connected.as_mut().ok_or_else(unconnected)?;
-        let is_net = |path: &Path| path.kind == PathKind::Net;
-        let mut others = connected.paths.iter().enumerate().filter(|(peer, _)| *peer != me.index());
-        let memory = others.any(|(_, path)| !is_net(path));
-        if !connected.paths.iter().any(is_net) {
+        let mut others = connected.kinds.iter().enumerate().filter(|(peer, _)| *peer != me.index());
+        let memory = others.any(|(_, kind)| *kind != PathKind::Net);
+        if !connected.kinds.contains(&PathKind::Net) {
             return Ok(Networking { used: false, memory, lends: true });
         }
         let lends = connected.network(settings, me)?.takes_any_memory() && !settings.wraps_edges();
-        if lends {
-            let reasons = connected.paths.iter_mut().filter(|path| is_net(path)).map(|path| &mut path.reason);
-            reasons.for_each(|reason| *reason += "; long messages are sent from user memory");
-        }
+        connected.lends_to_network = lends;
         Ok(Networking { used: true, memory, lends })
     }
 
@@ -242,9 +240,18 @@ impl Fabric {
     /// How a peer is reached, and why.
     ///
     /// Errors: not connected, no such rank.
-    pub fn path(&self, peer: Rank) -> Result<&Path> {
-        let path = self.connected()?.paths.get(peer.index());
-        path.ok_or_else(|| Error::bug(format!("expected a rank below {}, found {peer}", self.n)))
+    pub fn path(&self, peer: Rank) -> Result<Path> {
+        let connected = self.connected()?;
+        let Connected { infos, neighbours, not_directly, lends_to_network, .. } = connected;
+        if peer.0 >= self.n {
+            return Err(Error::bug(format!("expected a rank below {}, found {peer}", self.n)));
+        }
+        let mut path = agree::path(&self.info, infos, self.me, peer, neighbours);
+        if peer != self.me {
+            path.reason +=
+                &agree::how_long_messages_go(path.kind, not_directly.as_deref(), *lends_to_network);
+        }
+        Ok(path)
     }
 
     /// Moves connections being made and pending requests of all edges along. Never blocks. Nothing
@@ -293,7 +300,7 @@ impl Fabric {
     /// connected.
     pub(crate) fn ranks_per_core_of_one_host(&self) -> Result<Option<u32>> {
         let infos = &self.connected()?.infos;
-        let one_host = infos.iter().all(|info| info.host == self.info.host);
+        let one_host = infos.iter().all(|info| info.is_on_host_of(&self.info));
         Ok(one_host.then(|| self.n.div_ceil(host::cores(infos.iter()) as u32)))
     }
 
@@ -361,10 +368,10 @@ impl Fabric {
         Neighbours::connect(&own, layout, &all, me, halfway, check)
     }
 
-    fn wait_settings(&self, infos: &[TransportInfo], paths: &[Path]) -> WaitSettings {
-        let here = || infos.iter().filter(|info| info.host == self.info.host);
+    fn wait_settings(&self, infos: &[TransportInfo], kinds: &[PathKind]) -> WaitSettings {
+        let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
         let wait = self.settings.wait.on_host(here().count(), host::cores(here()));
-        let networked = paths.iter().any(|path| path.kind == PathKind::Net);
+        let networked = kinds.contains(&PathKind::Net);
         if networked { wait.with_network() } else { wait }
     }
 }

@@ -1,8 +1,9 @@
 //! Who is on this host.
 
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 
-use super::{SharedMemory, TransportInfo, TransportSettings};
+use super::{ProcessInfo, SeatInfo, SharedMemory, TransportInfo, TransportSettings};
 use crate::error::{Error, Result};
 use crate::memory::{Mailbox, MemoryFile};
 
@@ -15,17 +16,17 @@ pub(super) fn describe(
     let mut nonce = [0; 32];
     rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| Error::system("draw random bytes", e, "allow the getrandom system call"))?;
-    Ok(TransportInfo {
+    let process = ProcessInfo {
         host: settings.host.clone().unwrap_or_else(identity),
         host_name: name(),
-        process: std::process::id(),
-        process_namespace: process_namespace(),
-        mailbox: mailbox.map(|mailbox| mailbox.name().to_owned()),
-        descriptor: file.map_or(-1, MemoryFile::number),
-        nonce,
+        number: std::process::id(),
+        namespace: process_namespace(),
         shares_memory: settings.shared_memory == SharedMemory::Use,
         cpus: cpus(),
-    })
+    };
+    let mailbox = mailbox.map(|mailbox| mailbox.name().into());
+    let seat = SeatInfo { mailbox, descriptor: file.map_or(-1, MemoryFile::number), nonce };
+    Ok(TransportInfo { process: Arc::new(process), seat })
 }
 
 /// A text that two ranks share exactly when they run under the same kernel.
@@ -60,9 +61,14 @@ fn cpus() -> Vec<u64> {
 /// CPUs that some of `infos` may run on: more than each alone where ranks are bound.
 pub(super) fn cores<'a>(infos: impl Iterator<Item = &'a TransportInfo>) -> usize {
     let mut all: Vec<u64> = Vec::new();
-    for info in infos {
-        all.resize(all.len().max(info.cpus.len()), 0);
-        all.iter_mut().zip(&info.cpus).for_each(|(all, own)| *all |= own);
+    let mut last: Option<&Arc<ProcessInfo>> = None;
+    for process in infos.map(|info| &info.process) {
+        if last.is_some_and(|last| Arc::ptr_eq(last, process)) {
+            continue;
+        }
+        last = Some(process);
+        all.resize(all.len().max(process.cpus.len()), 0);
+        all.iter_mut().zip(&process.cpus).for_each(|(all, own)| *all |= own);
     }
     let cores: u32 = all.iter().map(|word| word.count_ones()).sum();
     (cores as usize).max(1)

@@ -1,6 +1,7 @@
 //! What a fabric has to do with user memory that ranks map.
 
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ccl_plan::Rank;
@@ -17,7 +18,7 @@ use crate::memory::{Exchange, Mailbox, Mapping, Memory, Neighbour, Pages, Place,
 #[derive(Serialize, Deserialize)]
 struct Offer {
     bytes: usize,
-    mailbox: Option<String>,
+    mailbox: Option<Arc<str>>,
     descriptor: i32,
     nonce: [u8; 32],
 }
@@ -67,7 +68,7 @@ impl Fabric {
         let mailbox = Mailbox::bind().ok();
         let offer = Offer {
             bytes: memory.len(),
-            mailbox: mailbox.as_ref().map(|mailbox| mailbox.name().to_owned()),
+            mailbox: mailbox.as_ref().map(|mailbox| mailbox.name().into()),
             descriptor: pages.number(),
             nonce: pages.nonce(),
         };

@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! let (mut fabric, info) = Fabric::open(settings, me, n)?;   // before joining
-//! fabric.connect(&relay, &infos, deadline)?;                 // after
+//! fabric.connect(&relay, infos, deadline)?;                  // after
 //! let edge = fabric.send_edge(peer, Channel(0), 0)?;
 //! if let Some(address) = fabric.sender(edge).acquire(4)? {   // None: no credit yet
 //!     // … write 4 bytes at `address` …
@@ -47,7 +47,7 @@ pub(crate) use net::LONGEST_LENT_BYTES;
 pub use net::NetSettings;
 pub use path::{Path, PathKind};
 pub use relay::Relay;
-pub use settings::{Checksum, SharedMemory, TransportInfo, TransportSettings};
+pub use settings::{Checksum, ProcessInfo, SeatInfo, SharedMemory, TransportInfo, TransportSettings};
 pub use shm::Bell;
 pub(crate) use shm::{INLINE_BYTES, Visitors};
 pub use trace::{TraceEvent, TraceLog, TraceRecord};

@@ -68,24 +68,46 @@ pub enum SharedMemory {
 /// What a rank's peers must know to reach it; goes into the join information.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TransportInfo {
+    /// Where it runs.
+    pub process: Arc<ProcessInfo>,
+    /// What is its own.
+    #[serde(flatten)]
+    pub seat: SeatInfo,
+}
+
+/// What ranks of one process mostly have in common.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ProcessInfo {
     /// Which host it is on.
     pub host: String,
     /// The host's name, for people.
     pub host_name: String,
-    /// Its process, as it sees itself.
-    pub process: u32,
+    /// The process, as it sees itself.
+    pub number: u32,
     /// The namespace in which that number holds.
-    pub process_namespace: u64,
-    /// The name of its Unix socket, if it could bind one.
-    pub mailbox: Option<String>,
-    /// Its memory's descriptor.
-    pub descriptor: i32,
-    /// The random bytes its memory begins with.
-    pub nonce: [u8; 32],
+    pub namespace: u64,
     /// Whether it would share memory.
     pub shares_memory: bool,
     /// The CPUs it may run on, a bit each.
     pub cpus: Vec<u64>,
+}
+
+/// What every rank has for itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SeatInfo {
+    /// The name of its Unix socket, if it could bind one.
+    pub mailbox: Option<Arc<str>>,
+    /// Its memory's descriptor.
+    pub descriptor: i32,
+    /// The random bytes its memory begins with.
+    pub nonce: [u8; 32],
+}
+
+impl TransportInfo {
+    /// Whether both run on one host.
+    pub(crate) fn is_on_host_of(&self, other: &TransportInfo) -> bool {
+        Arc::ptr_eq(&self.process, &other.process) || self.process.host == other.process.host
+    }
 }
 
 impl TransportSettings {

@@ -39,13 +39,16 @@ pub struct Waiter {
 
 impl WaitSettings {
     /// These settings where `ranks` ranks share `cores` cores: with more ranks than cores spinning
-    /// only keeps a peer from running, so there is none.
+    /// only keeps a peer from running, so there is none. With very many, those that wait must not keep the
+    /// cores busy with waking up.
     #[must_use]
     pub fn on_host(self, ranks: usize, cores: usize) -> WaitSettings {
         if ranks <= cores {
             return self;
         }
-        WaitSettings { spin: Duration::ZERO, ..self }
+        let crowds = (ranks / cores.max(1) / RANKS_OF_A_CROWD).max(1) as u32;
+        let longest_sleep = (self.longest_sleep * crowds).min(LONGEST_SLEEP.max(self.longest_sleep));
+        WaitSettings { spin: Duration::ZERO, longest_sleep, ..self }
     }
 
     /// These settings where messages may come from a network, which rings no bell.
@@ -169,6 +172,10 @@ impl Drop for Waiter {
 
 const SPINS: u32 = 64;
 const YIELDS: u32 = 8;
+/// Ranks on a core that may wake up each millisecond.
+const RANKS_OF_A_CROWD: usize = 8;
+/// A bell that was missed is not noticed sooner where ranks crowd.
+const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 const NETWORK_SLEEP: Duration = Duration::from_micros(100);
 
 #[cfg(test)]
@@ -216,6 +223,9 @@ mod tests {
         let usual = WaitSettings::default();
         assert_eq!(usual.on_host(2, 2), usual);
         assert!(usual.on_host(3, 2).crowded());
+        assert_eq!(usual.on_host(16, 2).longest_sleep, usual.longest_sleep);
+        assert_eq!(usual.on_host(64, 2).longest_sleep, 4 * usual.longest_sleep);
+        assert_eq!(usual.on_host(100_000, 1).longest_sleep, LONGEST_SLEEP);
         assert!(usual.with_network().longest_sleep < usual.longest_sleep);
     }
 }

@@ -132,7 +132,7 @@ pub fn join(settings: &TransportSettings, relay: &Arc<dyn Relay>, me: Rank, n: u
     let infos = relay.all_gather(serde_json::to_vec(&info).unwrap())?;
     let infos: Vec<TransportInfo> =
         infos.iter().map(|bytes| serde_json::from_slice(bytes).unwrap()).collect();
-    fabric.connect(relay, &infos, Instant::now() + Duration::from_secs(20))?;
+    fabric.connect(relay, infos, Instant::now() + Duration::from_secs(20))?;
     Ok(fabric)
 }
 

@@ -96,8 +96,10 @@ impl Network {
         let takes_any_memory = properties.flags & FLAG_ANY_MEMORY != 0
             && properties.max_message_bytes >= LONGEST_LENT_BYTES as u64;
         tracing::info!(rank = me.0, network = plugin.name(), device, "network started");
-        let peers =
-            infos.iter().map(|info| PeerName { host: info.host_name.clone(), nonce: info.nonce }).collect();
+        let peers = infos
+            .iter()
+            .map(|info| PeerName { host: info.process.host_name.clone(), nonce: info.seat.nonce })
+            .collect();
         Ok(Network { context, device, takes_any_memory, me, secret, relay, peers, ledger: Ledger::default() })
     }
 

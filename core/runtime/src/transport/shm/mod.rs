@@ -4,6 +4,7 @@
 //! the line carries the payload, its tag and the flag that publishes it.
 
 mod bell;
+mod beside;
 mod edge;
 mod layout;
 mod neighbours;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ccl_plan::Rank;
 
+use super::beside::Beside;
 use super::layout::{Layout, Region};
 use crate::error::{Error, Result};
 use crate::memory::{Exchange, Mailbox, Mapping, MemoryFile, Neighbour, PeerMemory};
@@ -52,19 +53,32 @@ impl Neighbours {
         own.file.fix_size(layout.bytes())?;
         let region = Arc::new(Region::new(own.file.map(layout.bytes())?, layout));
         region.sign(&all[me].nonce);
-        let others = all.iter().filter(|peer| peer.rank != all[me].rank).cloned().collect();
+        let threads: Vec<bool> = all.iter().map(|peer| peer.is_thread_beside(&all[me])).collect();
+        let with_threads = || all.iter().zip(&threads);
+        let beside = Beside::meet(with_threads().filter(|(_, thread)| **thread).map(|(peer, _)| &peer.nonce));
+        beside.bring(all[me].nonce, &region);
+        let others = with_threads().filter(|(_, thread)| !**thread).map(|(peer, _)| peer.clone()).collect();
         let exchange = Exchange::new(all[me].clone(), own.secret, own.mailbox, own.file.as_fd(), others);
-        let mut regions: Vec<Reachable> = all.iter().map(|_| Ok(Arc::clone(&region))).collect();
-        for (rank, parcel) in exchange.run(deadline, check)? {
-            if let Some(local) = all.iter().position(|peer| peer.rank == rank) {
-                regions[local] = parcel
-                    .and_then(|descriptor| map(&descriptor, layout, &all[local].nonce, deadline, check))
-                    .map(Arc::new);
+        let parcels = exchange.run(deadline, check)?;
+        beside.wait(deadline, check)?;
+        let of_threads = beside.regions(all.iter().map(|peer| &peer.nonce));
+        let mut regions: Vec<Reachable> =
+            of_threads.into_iter().map(|region| of_thread(region, layout)).collect();
+        for (rank, parcel) in parcels {
+            if let Ok(local) = all.binary_search_by_key(&rank, |peer| peer.rank) {
+                let nonce = &all[local].nonce;
+                let map =
+                    |descriptor| beside.map_once(nonce, || map(&descriptor, layout, nonce, deadline, check));
+                regions[local] = parcel.and_then(map);
             }
         }
         let ranks = all.iter().map(|peer| peer.rank).collect();
-        let memories = all.iter().zip(&regions).map(|(peer, region)| memory(peer, region)).collect();
-        let threads = all.iter().map(|peer| peer.is_thread_beside(&all[me])).collect();
+        let own_memory = memory(&all[me], &regions[me]);
+        let memory_of = |((peer, thread), region): ((&Neighbour, &bool), &Reachable)| match thread {
+            true => own_memory.clone(),
+            false => memory(peer, region),
+        };
+        let memories = with_threads().zip(&regions).map(memory_of).collect();
         let neighbours =
             Neighbours { own: region, ranks, me, regions, memories, threads, secret: own.secret };
         neighbours.write_probes();
@@ -141,8 +155,10 @@ impl Neighbours {
     }
 
     /// Whether the probes of all mapped peers have arrived in this rank's region. Ask after a barrier.
+    /// Threads of this process share the mapping itself: there is nothing to prove.
     pub(crate) fn check_probes(&self) -> Result<()> {
-        let mapped = (0..self.ranks.len()).filter(|local| self.regions[*local].is_ok());
+        let mapped =
+            (0..self.ranks.len()).filter(|local| self.regions[*local].is_ok() && !self.threads[*local]);
         mapped.into_iter().try_for_each(|local| self.check_probe(local))
     }
 
@@ -210,7 +226,7 @@ impl Neighbours {
 
     fn write_probes(&self) {
         for (local, region) in self.regions.iter().enumerate() {
-            if let Ok(region) = region {
+            if let (Ok(region), false) = (region, self.threads[local]) {
                 region.probe(self.me).store(self.probe(self.me, local), Ordering::Release);
             }
         }
@@ -223,6 +239,15 @@ impl Neighbours {
         hasher.update(&self.ranks[from].0.to_le_bytes());
         hasher.update(&self.ranks[to].0.to_le_bytes());
         hasher.finalize().as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+/// The region of a peer if it is a thread of this process.
+fn of_thread(region: Option<Arc<Region>>, layout: Layout) -> Reachable {
+    let region = region.ok_or_else(|| "its memory was not ready in time".to_owned())?;
+    match *region.layout() == layout {
+        true => Ok(region),
+        false => Err("its memory is laid out with other settings".to_owned()),
     }
 }
 

@@ -1,0 +1,53 @@
+//! Joining with as many ranks as one process may hold.
+
+use std::time::{Duration, Instant};
+
+use ccl::{ReduceOp, local};
+
+/// What one rank of a communicator in one process opens: its control connection, the root's end of it,
+/// its memory and its mailbox; and some for everything else.
+const DESCRIPTORS_PER_RANK: u64 = 5;
+
+#[test]
+fn a_thousand_ranks_of_one_process_join_in_time_that_grows_with_their_number() {
+    let most = ranks_for(1024);
+    let few = join(most / 8);
+    let many = join(most);
+    println!("{} ranks joined in {few:?}, {most} in {many:?}", most / 8);
+    // Eight times as many; what every rank hears of every other may add as much again. Were mappings or
+    // texts made for every pair, it would be 64 times.
+    let limit = 40 * few.max(Duration::from_millis(50));
+    assert!(many < limit, "{most} ranks joined in {many:?}, more than {limit:?}");
+}
+
+/// How long `n` ranks take to join.
+fn join(n: u32) -> Duration {
+    let start = Instant::now();
+    let joined = local::run(n, |comm| {
+        let joined = start.elapsed();
+        let mut sum = [1_u32];
+        comm.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
+        assert_eq!(sum, [n]);
+        Ok(joined)
+    });
+    joined.unwrap().into_iter().max().unwrap()
+}
+
+/// `n`, or as many as the process may have descriptors for, after it has asked for enough.
+fn ranks_for(n: u32) -> u32 {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = u64::from(n) * DESCRIPTORS_PER_RANK;
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current.is_none_or(|current| current >= wanted) {
+        return n;
+    }
+    let allowed = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum }).unwrap();
+    let ranks = u32::try_from(allowed / DESCRIPTORS_PER_RANK).unwrap().min(n);
+    if ranks < n {
+        println!(
+            "SKIPPED in part: {ranks} ranks rather than {n}, since this process may open {allowed} files"
+        );
+    }
+    ranks
+}
