@@ -7,3 +7,4 @@ mod joining;
 mod mapped;
 mod matrix;
 mod order;
+mod split;

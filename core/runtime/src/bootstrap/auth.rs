@@ -151,7 +151,7 @@ impl<'a> Fields<'a> {
 }
 
 /// The version of everything said after the handshake.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 const CHALLENGE: [u8; 4] = *b"cclC";
 const HELLO: [u8; 4] = *b"cclH";
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(hello.judge(&key(9), &[5; 32]), Answer::Denied);
         assert_eq!(Hello { rank: 4, ..hello }.judge(&key(9), &challenge.nonce), Answer::Denied);
         assert_eq!(Hello { n: 9, ..hello }.judge(&key(9), &challenge.nonce), Answer::Denied);
-        assert_eq!(Hello { version: 2, ..hello }.judge(&key(9), &challenge.nonce), Answer::Denied);
+        assert_eq!(Hello { version: VERSION + 1, ..hello }.judge(&key(9), &challenge.nonce), Answer::Denied);
         let reflected = Answer::Welcome(hello.proof);
         assert!(!reflected.proves(&key(9), &challenge, &hello));
     }

@@ -158,6 +158,16 @@ impl Gathering {
         std::mem::take(&mut self.actions)
     }
 
+    /// Lets a rank of `n` in that has proved elsewhere that it knows the secret.
+    pub(crate) fn admit(&mut self, conn: Conn, address: SocketAddr, (rank, n): (u32, u32), now: Time) {
+        self.guests.insert(conn, Guest { address, since: now, stage: Stage::Proven(rank, n) });
+    }
+
+    /// Whether this connection is one of those that join.
+    pub(crate) fn owns(&self, conn: Conn) -> bool {
+        self.guests.contains_key(&conn) || self.joined.values().any(|joined| joined.conn == conn)
+    }
+
     /// When to tick next.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let strangers = self.guests.values().map(|guest| guest.since + self.rules.stranger_deadline);

@@ -28,6 +28,7 @@
 //! It does not move data, and does not encrypt: infos travel in clear.
 
 pub(crate) mod auth;
+pub(crate) mod branches;
 pub(crate) mod enter;
 mod id;
 pub(crate) mod infos;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 use tracing::{debug, warn};
 
 use crate::bootstrap::auth::Key;
+use crate::bootstrap::branches::RootTree;
 use crate::bootstrap::id::{UniqueId, random};
 use crate::bootstrap::machine::{Action, Conn, Ending, Event, Gathering, Rules, Time};
 use crate::bootstrap::process::Process;
@@ -65,8 +66,7 @@ impl Root {
     fn serve(id: &UniqueId, listener: TcpListener, settings: &BootstrapSettings) -> Result<RootHandle> {
         let settings = &settings.bounded();
         let status = Arc::new(Status { stop: AtomicBool::new(false), over: AtomicBool::new(false) });
-        let machine =
-            RootMachine::new(Key::new(id), settings, (Process::this(), Process::life), Duration::ZERO);
+        let machine = RootTree::new(Key::new(id), settings, (Process::this(), Process::life), Duration::ZERO);
         let service = Service {
             machine,
             settings: settings.clone(),
@@ -160,6 +160,21 @@ impl RootMachine {
         actions
     }
 
+    /// Lets a rank of `n` in that has proved elsewhere that it knows the secret.
+    pub(crate) fn admit(&mut self, conn: Conn, address: SocketAddr, who: (u32, u32), now: Time) {
+        self.gathering.admit(conn, address, who, now);
+    }
+
+    /// Whether a rank here, present or about to join, has this connection.
+    pub(crate) fn owns(&self, conn: Conn) -> bool {
+        self.hub.as_ref().is_some_and(|hub| hub.owns(conn)) || self.gathering.owns(conn)
+    }
+
+    /// Whether a member that proved itself has this connection; where it comes from.
+    pub(crate) fn address(&self, conn: Conn) -> Option<SocketAddr> {
+        self.hub.as_ref()?.address(conn)
+    }
+
     /// When to tick next.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.gathering.deadline().into_iter().chain(self.hub.as_ref().and_then(Hub::deadline)).min()
@@ -168,7 +183,7 @@ impl RootMachine {
 
 /// The shell: sockets and clock around the machine.
 struct Service {
-    machine: RootMachine,
+    machine: RootTree,
     settings: BootstrapSettings,
     started: Instant,
     listener: Option<TcpListener>,

@@ -147,7 +147,7 @@ fn another_version_is_named_by_both_sides() {
     let error = net.ranks[0].error.as_ref().unwrap();
     assert!(
         error.cause().contains("rank 1 at")
-            && error.cause().contains("speaks control version 2, the root speaks version 1"),
+            && error.cause().contains("speaks control version 3, the root speaks version 2"),
         "{error}"
     );
 }
@@ -484,7 +484,7 @@ impl Net {
         let tick = machine.deadline();
         for action in actions {
             match action {
-                member::Action::Send(frame) => self.send_to_root(rank, &frame[4..]),
+                member::Action::Send(message) => self.send_to_root(rank, &wire::body(&message)),
                 member::Action::Show { question } => {
                     self.say(rank, &ToRoot::State { question, state: Snapshot::default() });
                 }

@@ -39,6 +39,10 @@ pub(crate) enum ToRoot {
     Diagnose { sequence: u64, waiting_for: Option<u32> },
     /// What my board shows, for question `question`.
     State { question: u64, state: Snapshot },
+    /// I join communicator `branch` on this connection, as `rank` of `n`; `body` is what I say first.
+    Begin { branch: u64, rank: u32, n: u32, body: ByteBuf },
+    /// What I say in communicator `branch`.
+    Branch { branch: u64, body: ByteBuf },
 }
 
 /// What the root says to a member.
@@ -64,6 +68,8 @@ pub(crate) enum ToMember {
     Failed(Cause),
     /// What does your board show?
     Ask { question: u64 },
+    /// What I say in communicator `branch`.
+    Branch { branch: u64, body: ByteBuf },
 }
 
 /// Why joining or a round failed.
@@ -173,6 +179,39 @@ pub(crate) fn decode<M: DeserializeOwned>(body: &[u8]) -> Option<M> {
     }
 }
 
+/// The frame of `message` in a communicator: as it is in that which the connection was made for, which has
+/// number 0.
+pub(crate) fn encode_in(branch: u64, message: &ToRoot) -> Frame {
+    match branch {
+        0 => encode(message),
+        _ => encode(&ToRoot::Branch { branch, body: body(message).into() }),
+    }
+}
+
+/// What is in the frame of `message`.
+pub(crate) fn body<M: Serialize>(message: &M) -> Vec<u8> {
+    // As in `encode`.
+    postcard::to_stdvec(message).unwrap_or_default()
+}
+
+/// The frame of what the root says in communicator `branch`, from its frame there.
+pub(crate) fn in_branch(branch: u64, frame: &[u8]) -> Frame {
+    let body = blob(frame.get(LENGTH_BYTES..).unwrap_or_default());
+    encode(&ToMember::Branch { branch, body })
+}
+
+/// A message that is of a branch, if it is one.
+pub(crate) fn of_branch(body: &[u8]) -> Option<ToRoot> {
+    // Variants travel as their numbers; all others need not be read twice.
+    let may_be = body.first().is_some_and(|variant| *variant >= FIRST_OF_BRANCHES);
+    may_be.then(|| decode(body)).flatten()
+}
+
+/// The same of what the root says.
+pub(crate) fn of_branch_of_root(body: &[u8]) -> Option<ToMember> {
+    (body.first() == Some(&BRANCH_OF_ROOT)).then(|| decode(body)).flatten()
+}
+
 /// `bytes` as they are sent.
 pub(crate) fn blob(bytes: &[u8]) -> ByteBuf {
     ByteBuf::from(bytes)
@@ -239,6 +278,11 @@ impl Decoder {
     }
 }
 
+const LENGTH_BYTES: usize = 4;
+/// The number of [`ToRoot::Begin`]; only [`ToRoot::Branch`] comes after it.
+const FIRST_OF_BRANCHES: u8 = 10;
+/// The number of [`ToMember::Branch`].
+const BRANCH_OF_ROOT: u8 = 10;
 /// The longest frame before the handshake is over.
 pub(crate) const STRANGER_BYTES: usize = 128;
 /// The longest frame after it.
@@ -275,6 +319,24 @@ mod tests {
         assert_eq!(decoder.pop().unwrap().unwrap().len(), STRANGER_BYTES);
         decoder.push(&u32::MAX.to_le_bytes());
         assert_eq!(decoder.pop().unwrap_err().limit_bytes, STRANGER_BYTES);
+    }
+
+    #[test]
+    fn messages_of_branches_are_told_from_others() {
+        assert!(messages().iter().all(|message| of_branch(&body(message)).is_none()));
+        let begin = ToRoot::Begin { branch: 7, rank: 1, n: 2, body: blob(b"b") };
+        assert_eq!(body(&begin)[0], FIRST_OF_BRANCHES);
+        assert_eq!(of_branch(&body(&begin)), Some(begin));
+        let frame = encode_in(7, &ToRoot::Ping);
+        let wrapped = ToRoot::Branch { branch: 7, body: body(&ToRoot::Ping).into() };
+        assert_eq!(of_branch(&frame[4..]), Some(wrapped));
+        assert_eq!(encode_in(0, &ToRoot::Ping), encode(&ToRoot::Ping));
+        let inner = encode(&ToMember::Pong);
+        let Some(ToMember::Branch { branch: 9, body }) = of_branch_of_root(&in_branch(9, &inner)[4..]) else {
+            panic!("it is the root's word in branch 9");
+        };
+        assert!(of_branch_of_root(&inner[4..]).is_none());
+        assert_eq!(decode::<ToMember>(&body), Some(ToMember::Pong));
     }
 
     #[test]

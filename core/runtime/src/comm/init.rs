@@ -1,5 +1,6 @@
 //! Making a communicator: join, compare, connect.
 
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -109,7 +110,7 @@ impl Communicator {
         Ok(Joining { thread: Some(thread) })
     }
 
-    fn assemble(
+    pub(super) fn assemble(
         mut fabric: Fabric,
         control: Arc<Control>,
         (rank, n): (Rank, u32),
@@ -150,6 +151,7 @@ impl Communicator {
             config: config.clone(),
             control,
             engine: Ownership::Alone(Box::new(engine)).into(),
+            splits: Cell::new(0),
         })
     }
 }
@@ -237,8 +239,17 @@ fn exchange_id(job: &Job, config: &Config) -> Result<UniqueId> {
 
 /// Opens the fabric; the bytes to join with.
 fn open(id: Option<&UniqueId>, rank: Rank, n: u32, config: &Config) -> Result<(Fabric, Vec<u8>)> {
-    let settings = transport_settings(id, n, config)?;
-    let (fabric, transport) = Fabric::open(&settings, rank, n)?;
+    open_with(&transport_settings(id, n, config)?, rank, n, config)
+}
+
+/// The same with given settings.
+pub(super) fn open_with(
+    settings: &TransportSettings,
+    rank: Rank,
+    n: u32,
+    config: &Config,
+) -> Result<(Fabric, Vec<u8>)> {
+    let (fabric, transport) = Fabric::open(settings, rank, n)?;
     let network = settings.net.plugin.map_or(Ok(String::new()), describe)?;
     let agreed = config.agreed().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
     let common = Common {
@@ -258,7 +269,7 @@ fn describe(plugin: NetPlugin) -> Result<String> {
 }
 
 /// Compares what ranks must agree on and connects them.
-fn connect(
+pub(super) fn connect(
     fabric: &mut Fabric,
     control: &Arc<Control>,
     hellos: &[Vec<u8>],

@@ -9,10 +9,11 @@ pub mod network;
 mod progress;
 pub(crate) mod scope;
 pub(crate) mod shared;
+mod split;
 mod typed;
 mod window;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use ccl_plan::select::Choice;
@@ -49,6 +50,8 @@ pub struct Communicator {
     config: Config,
     control: Arc<Control>,
     engine: RefCell<Ownership>,
+    /// How often it was split.
+    splits: Cell<u64>,
 }
 
 /// Who may touch the engine.

@@ -132,6 +132,11 @@ impl Hub {
         self.conns.contains_key(&conn)
     }
 
+    /// Where a connection comes from, if it is or was a member's.
+    pub(crate) fn address(&self, conn: Conn) -> Option<SocketAddr> {
+        self.members.values().find(|member| member.conn == conn).map(|member| member.address)
+    }
+
     /// A frame arrived from a member.
     pub(crate) fn received(&mut self, conn: Conn, body: &[u8], now: Time) -> Vec<Action> {
         if let Some(rank) = self.conns.get(&conn).copied() {
@@ -203,6 +208,9 @@ impl Hub {
             ToRoot::State { question, state } => self.answered(rank, question, state),
             ToRoot::Join { .. } | ToRoot::Fail { .. } => {
                 self.lost(rank, &Ending::Broken("it joined twice".into()));
+            }
+            ToRoot::Begin { .. } | ToRoot::Branch { .. } => {
+                self.lost(rank, &Ending::Broken("a branch on a branch".into()));
             }
         }
     }

@@ -6,7 +6,7 @@ use ccl_plan::Rank;
 
 use crate::bootstrap::machine::{Ending, Time};
 use crate::bootstrap::process::{Life, Process};
-use crate::bootstrap::wire::{self, Cause, CauseKind, Frame, Refusal, ToMember, ToRoot};
+use crate::bootstrap::wire::{self, Cause, CauseKind, Refusal, ToMember, ToRoot};
 use crate::control::hub::MISSED_HEARTBEATS;
 use crate::error::{Error, Fault};
 
@@ -26,8 +26,8 @@ pub(crate) enum Event {
 /// What a member does.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
-    /// Send a frame.
-    Send(Frame),
+    /// Say something.
+    Send(ToRoot),
     /// Show the board to the root.
     Show { question: u64 },
     /// Put a message into the mailbox.
@@ -99,7 +99,7 @@ impl Member {
         };
         if !self.heartbeat.is_zero() && now >= self.next_ping && !self.ended {
             self.next_ping = now + self.heartbeat;
-            actions.push(Action::Send(wire::encode(&ToRoot::Ping)));
+            actions.push(Action::Send(ToRoot::Ping));
             if now >= self.heard + self.heartbeat * MISSED_HEARTBEATS {
                 actions.push(Action::LookAtRoot);
             }
@@ -135,7 +135,7 @@ impl Member {
             }
             Some(ToMember::Failed(cause)) => Action::Fail(Box::new(cause)),
             Some(ToMember::Ask { question }) => Action::Show { question },
-            Some(ToMember::Table { .. } | ToMember::Refused(_)) | None => {
+            Some(ToMember::Table { .. } | ToMember::Refused(_) | ToMember::Branch { .. }) | None => {
                 return self.closed(&Ending::Broken("a message out of place".into()));
             }
         };

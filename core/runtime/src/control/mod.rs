@@ -7,6 +7,7 @@
 //! communicators and sleeps in `poll` between messages. Every method may be called from any thread. What it deliberately does not do: retry, reconnect, or move data.
 
 pub mod alarm;
+mod branch;
 pub(crate) mod hub;
 pub(crate) mod member;
 mod relay;
@@ -32,7 +33,7 @@ use crate::bootstrap::joiner::Entry;
 use crate::bootstrap::process::Process;
 use crate::bootstrap::wire::{self, Cause, CauseKind, FaultCode, INFO_BYTES, ToRoot};
 use crate::bootstrap::words;
-use crate::control::shared::{Line, Shared};
+use crate::control::shared::{Shared, Trunk};
 use crate::error::{Error, Fault, Result};
 use crate::observe::board::Board;
 
@@ -227,7 +228,10 @@ impl Control {
         let shared = &self.shared;
         let advice = "nothing to do: the caller asked for it";
         let error = Error::new(Fault::Aborted, format!("aborted by the caller: {reason}"), advice);
-        if shared.raise_first(error.on(shared.rank)) && shared.n > 1 {
+        let error = error.on(shared.rank);
+        let first = shared.raise_first(error.clone());
+        shared.end_children(&error);
+        if first && shared.n > 1 {
             let announced = shared.send(&ToRoot::Abort { reason: wire::bounded(reason) });
             debug!(target: "ccl::control", rank = shared.rank.0, ?announced, "abort: {reason}");
         }
@@ -243,15 +247,17 @@ impl Control {
         }
     }
 
-    /// Whether there is a control connection: from joining to leaving, with more than one rank.
+    /// Whether there is a control connection of its own: from joining to leaving, with more than one rank,
+    /// unless it was made from another communicator.
     pub(crate) fn is_connected(&self) -> bool {
-        self.shared.line().stream.is_some()
+        self.shared.has_connection()
     }
 
     /// The control of the only rank: no socket, no thread.
     pub(crate) fn alone(settings: &BootstrapSettings) -> Control {
         let this = Process::this();
-        let shared = Shared::new((Rank(0), 1), this.clone(), (this, vec![Rank(0)]), Line::default());
+        let of = (this.clone(), (this, vec![Rank(0)]), (Arc::default(), 0));
+        let shared = Shared::new((Rank(0), 1), of.0, of.1, of.2);
         Control { shared: Arc::new(shared), patience: settings.patience() }
     }
 
@@ -264,9 +270,9 @@ impl Control {
     ) -> Result<(Control, Vec<Vec<u8>>)> {
         let Connection { stream, decoder, outbox, early } = connection;
         let stream = Arc::new(stream);
-        let line = Line { stream: Some(stream.clone()), outbox, leaving: false };
+        let trunk = Trunk::new(stream.clone(), outbox);
         let (this, root) = (Process::this(), (entry.root, entry.hosts));
-        let shared = Arc::new(Shared::new((rank, n), this, root, line));
+        let shared = Arc::new(Shared::new((rank, n), this, root, (trunk, 0)));
         watch::start(shared.clone(), (stream, decoder, early), settings.heartbeat)?;
         Ok((Control { shared, patience: settings.patience() }, entry.infos))
     }
@@ -335,6 +341,8 @@ const FAREWELL: Duration = Duration::from_millis(5);
 /// The same in the process that runs the root: were it to end first, its leave would look like a death.
 const ROOT_FAREWELL: Duration = Duration::from_millis(50);
 
+#[cfg(test)]
+mod branch_tests;
 #[cfg(test)]
 mod process_tests;
 #[cfg(test)]

@@ -2,16 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ccl_plan::Rank;
 
 use crate::bootstrap::process::Process;
 use crate::bootstrap::tcp::Outbox;
-use crate::bootstrap::wire::{self, Cause, CauseKind, Refusal, ToRoot};
+use crate::bootstrap::wire::{self, Cause, CauseKind, Frame, Refusal, ToRoot};
 use crate::control::alarm::Alarm;
+use crate::control::branch::Sprout;
 use crate::control::member::{Member, error_of};
 use crate::control::thread;
 use crate::control::verdict::{Presence, RankState, verdict};
@@ -28,7 +29,14 @@ pub(super) struct Shared {
     pub(super) hosts: Vec<Rank>,
     pub(super) board: Arc<Board>,
     pub(super) alarm: Arc<Alarm>,
-    pub(super) line: Mutex<Line>,
+    /// The connection, which communicators made from this one use as well.
+    pub(super) trunk: Arc<Trunk>,
+    /// This communicator's number on it; 0 if it was made for this one.
+    pub(super) branch: u64,
+    /// The leave is sent.
+    pub(super) leaving: AtomicBool,
+    /// Communicators made from this one.
+    pub(super) children: Mutex<Vec<Weak<Shared>>>,
     pub(super) desk: Mutex<Desk>,
     /// Signalled whenever the desk changes.
     pub(super) changed: Condvar,
@@ -36,12 +44,19 @@ pub(super) struct Shared {
     pub(super) mail: AtomicUsize,
 }
 
+/// A connection, and the communicators on it.
+#[derive(Default)]
+pub(super) struct Trunk {
+    pub(super) line: Mutex<Line>,
+    /// Communicators that this rank is joining on it.
+    pub(super) sprouts: Mutex<Vec<Arc<Sprout>>>,
+}
+
 /// The sending half of the connection.
 #[derive(Default)]
 pub(super) struct Line {
     pub(super) stream: Option<Arc<TcpStream>>,
     pub(super) outbox: Outbox,
-    pub(super) leaving: bool,
 }
 
 /// What has arrived and waits to be taken.
@@ -66,9 +81,13 @@ impl Shared {
         (rank, n): (Rank, u32),
         this: Process,
         (root, hosts): (Process, Vec<Rank>),
-        line: Line,
+        (trunk, branch): (Arc<Trunk>, u64),
     ) -> Shared {
         Shared {
+            trunk,
+            branch,
+            leaving: AtomicBool::new(false),
+            children: Mutex::default(),
             rank,
             n,
             this,
@@ -76,7 +95,6 @@ impl Shared {
             hosts,
             board: Arc::default(),
             alarm: Arc::default(),
-            line: Mutex::new(line),
             desk: Mutex::default(),
             changed: Condvar::new(),
             mail: AtomicUsize::new(0),
@@ -88,7 +106,12 @@ impl Shared {
     }
 
     pub(super) fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.trunk.line()
+    }
+
+    /// Whether the connection is there, and was made for this communicator.
+    pub(super) fn has_connection(&self) -> bool {
+        self.branch == 0 && self.line().stream.is_some()
     }
 
     pub(super) fn next_round(&self) -> u64 {
@@ -99,13 +122,24 @@ impl Shared {
 
     /// Sends what the socket takes now; the control thread sends the rest.
     pub(super) fn send(&self, message: &ToRoot) -> Result<()> {
+        let is_leave = matches!(message, ToRoot::Leave { .. });
+        self.send_frame(wire::encode_in(self.branch, message), is_leave)
+    }
+
+    /// The same with what is not said in this communicator.
+    pub(super) fn send_outside(&self, message: &ToRoot) -> Result<()> {
+        self.send_frame(wire::encode(message), false)
+    }
+
+    fn send_frame(&self, frame: Frame, is_leave: bool) -> Result<()> {
         let mut line = self.line();
-        let Line { stream, outbox, leaving } = &mut *line;
-        let Some(stream) = stream.as_ref().filter(|_| !*leaving) else {
+        let Line { stream, outbox } = &mut *line;
+        // Relaxed, here and below: the line's lock orders it.
+        let Some(stream) = stream.as_ref().filter(|_| !self.leaving.load(Ordering::Relaxed)) else {
             drop(line);
             return Err(self.closed());
         };
-        if !outbox.push(wire::encode(message)) {
+        if !outbox.push(frame) {
             let cause = "the control service does not read what it is sent";
             return Err(Error::new(
                 Fault::Network,
@@ -114,7 +148,7 @@ impl Shared {
             )
             .on(self.rank));
         }
-        *leaving = matches!(message, ToRoot::Leave { .. });
+        self.leaving.store(is_leave, Ordering::Relaxed);
         // The control thread sees a failing socket as well, and says why.
         let sent = outbox.flush(stream).is_ok() && outbox.is_empty();
         drop(line);
@@ -177,6 +211,17 @@ impl Shared {
         first
     }
 
+    /// Whoever ends a communicator ends what was made from it.
+    pub(super) fn end_children(&self, error: &Error) {
+        let children = std::mem::take(&mut *lock(&self.children));
+        for child in children.iter().filter_map(Weak::upgrade) {
+            let cause = format!("the communicator that it was made from was aborted: {}", error.cause());
+            let error = Error::new(Fault::Aborted, cause, "nothing to do: a caller asked for it");
+            child.raise_first(error.clone().on(child.rank));
+            child.end_children(&error);
+        }
+    }
+
     /// The communicator has failed for this cause.
     pub(super) fn fail(&self, cause: &Cause) {
         let mine = cause.kind == CauseKind::Reported && cause.origin == Some(self.rank.0);
@@ -185,7 +230,10 @@ impl Shared {
             desk.verdict = cause.verdict.clone();
             desk.reported.take().filter(|_| mine).unwrap_or_else(|| error_of(cause, self.rank))
         };
-        self.raise_first(error);
+        self.raise_first(error.clone());
+        if cause.kind == CauseKind::Aborted {
+            self.end_children(&error);
+        }
     }
 
     pub(super) fn root_silent(&self) -> Error {
@@ -249,6 +297,27 @@ impl Shared {
             thread::wake();
         }
     }
+}
+
+impl Trunk {
+    /// Over a connection.
+    pub(super) fn new(stream: Arc<TcpStream>, outbox: Outbox) -> Arc<Trunk> {
+        let line = Mutex::new(Line { stream: Some(stream), outbox });
+        Arc::new(Trunk { line, sprouts: Mutex::default() })
+    }
+
+    pub(super) fn line(&self) -> MutexGuard<'_, Line> {
+        lock(&self.line)
+    }
+
+    pub(super) fn sprouts(&self) -> MutexGuard<'_, Vec<Arc<Sprout>>> {
+        lock(&self.sprouts)
+    }
+}
+
+/// What is guarded is whole between any two statements that may panic.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bytes of messages that may wait to be taken.

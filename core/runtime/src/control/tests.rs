@@ -34,7 +34,7 @@ pub(super) fn joined(n: u32, settings: &BootstrapSettings) -> (Vec<Control>, Roo
 }
 
 /// Runs `act` for every control, each in its thread.
-fn each<T: Send>(controls: &[Control], act: impl Fn(&Control) -> T + Sync) -> Vec<T> {
+pub(super) fn each<T: Send>(controls: &[Control], act: impl Fn(&Control) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let threads: Vec<_> = controls.iter().map(|control| scope.spawn(|| act(control))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -55,7 +55,7 @@ fn signature(count: u64) -> Signature {
 
 impl Control {
     /// Ends the connection as if the process had died.
-    fn die(&self) {
+    pub(super) fn die(&self) {
         let line = self.shared.line();
         line.stream.as_ref().unwrap().shutdown(std::net::Shutdown::Both).unwrap();
     }

@@ -1,7 +1,9 @@
-//! A member's side of its control connection: one socket, served by the control thread.
+//! A rank's side of its control connection: one socket, served by the control thread, for the communicator
+//! that it was made for and those that were made from it.
 
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFd;
@@ -10,98 +12,141 @@ use tracing::{debug, warn};
 use crate::bootstrap::machine::Ending;
 use crate::bootstrap::process::Life;
 use crate::bootstrap::tcp;
-use crate::bootstrap::wire::{self, Decoder, Frame, ToRoot};
+use crate::bootstrap::wire::{self, Decoder, ToMember, ToRoot};
 use crate::control::member::{Action, Event, Member};
 use crate::control::shared::Shared;
 use crate::control::thread::{self, Attended, Charge};
 use crate::error::Result;
 
-/// Has the control thread watch a control connection; that ends when the rank leaves or the connection
-/// does, and then closes it.
+/// Has the control thread watch a control connection; that ends when the rank has left all communicators on
+/// it or the connection does, and then closes it.
 pub(super) fn start(
     shared: Arc<Shared>,
     (stream, decoder, early): (Arc<TcpStream>, Decoder, Vec<Vec<u8>>),
     heartbeat: Duration,
 ) -> Result<()> {
     let rank = shared.rank;
-    let machine = Member::new(rank, (shared.root.clone(), shared.hosts.clone()), heartbeat, Duration::ZERO);
-    let watch = Watch { shared, stream, decoder, early, machine, started: Instant::now(), over: false };
+    let trunk = Arc::clone(&shared);
+    let first = Seat::new(shared, heartbeat, Duration::ZERO);
+    let watch = Watch { trunk, stream, decoder, early, seats: vec![first], started: Instant::now() };
     thread::serve(Box::new(watch)).map_err(|error| error.on(rank))
 }
 
 struct Watch {
-    shared: Arc<Shared>,
+    /// The communicator that the connection was made for.
+    trunk: Arc<Shared>,
     stream: Arc<TcpStream>,
     decoder: Decoder,
     /// Frames that arrived while joining.
     early: Vec<Vec<u8>>,
-    machine: Member,
+    /// The communicators on the connection that this rank has not left.
+    seats: Vec<Seat>,
     started: Instant,
+}
+
+/// This rank in one communicator.
+struct Seat {
+    shared: Arc<Shared>,
+    machine: Member,
     over: bool,
 }
 
 impl Charge for Watch {
     fn interests<'a>(&'a self, polled: &mut Vec<PollFd<'a>>) {
-        polled.push(PollFd::new(&*self.stream, tcp::interest(&self.shared.line().outbox)));
+        polled.push(PollFd::new(&*self.stream, tcp::interest(&self.trunk.line().outbox)));
     }
 
     fn due(&self) -> Option<Instant> {
-        self.machine.deadline().map(|at| self.started + at)
+        let due = self.seats.iter().filter_map(|seat| seat.machine.deadline()).min();
+        due.map(|at| self.started + at)
     }
 
     fn attend(&mut self, ready: &[bool]) -> Attended {
         for body in std::mem::take(&mut self.early) {
-            self.feed(Event::Received(body));
+            self.received(body);
         }
-        if self.shared.line().leaving {
-            self.feed(Event::Leaving);
+        let now = self.started.elapsed();
+        for seat in &mut self.seats {
+            // Relaxed: the flag alone counts, and whoever sets it wakes this thread afterwards.
+            if seat.shared.leaving.load(Ordering::Relaxed) {
+                seat.feed(Event::Leaving, now);
+            }
         }
         match ready.contains(&true) {
             true => self.transfer(),
-            false => self.feed(Event::Tick),
+            false => self.seats.iter_mut().for_each(|seat| seat.feed(Event::Tick, now)),
         }
-        if self.over { Attended::IsOver } else { Attended::GoesOn }
+        self.seats.retain(|seat| !seat.over);
+        if self.seats.is_empty() { Attended::IsOver } else { Attended::GoesOn }
     }
 
     fn end(self: Box<Self>) {
         // The last hold on the socket but the line's: nobody sends any more.
-        let mut line = self.shared.line();
+        let mut line = self.trunk.line();
         (line.stream, line.outbox) = (None, tcp::Outbox::default());
         drop(line);
-        let Watch { shared, stream, .. } = *self;
+        let Watch { trunk, stream, seats, .. } = *self;
         drop(stream);
-        debug!(target: "ccl::control", rank = shared.rank.0, "control connection closed");
-        shared.desk().ended = true;
-        shared.changed.notify_all();
+        debug!(target: "ccl::control", rank = trunk.rank.0, "control connection closed");
+        trunk.trunk.sprouts().iter().for_each(|sprout| sprout.lost());
+        seats.iter().for_each(Seat::end);
     }
 }
 
 impl Watch {
     fn transfer(&mut self) {
-        let flushed = self.shared.line().outbox.flush(&self.stream);
+        let flushed = self.trunk.line().outbox.flush(&self.stream);
         let mut bodies = Vec::new();
         let received = tcp::receive(&self.stream, &mut self.decoder, |body| bodies.push(body));
         for body in bodies {
-            self.feed(Event::Received(body));
+            self.received(body);
         }
         if let Err(why) = received.and(flushed.map_err(|error| tcp::ending(&error))) {
-            self.feed(Event::Closed(why));
+            let now = self.started.elapsed();
+            self.seats.iter_mut().for_each(|seat| seat.feed(Event::Closed(why.clone()), now));
         }
     }
 
-    fn feed(&mut self, event: Event) {
-        for action in self.machine.on(event, self.started.elapsed()) {
-            self.act(action);
+    /// A frame goes to the communicator that it is of.
+    fn received(&mut self, body: Vec<u8>) {
+        let (branch, body) = match wire::of_branch_of_root(&body) {
+            Some(ToMember::Branch { branch, body }) => (branch, body.into_vec()),
+            _ => (0, body),
+        };
+        let now = self.started.elapsed();
+        if let Some(seat) = self.seats.iter_mut().find(|seat| seat.shared.branch == branch) {
+            return seat.feed(Event::Received(body), now);
+        }
+        // A communicator that has been left hears no more.
+        let sprouts = self.trunk.trunk.sprouts();
+        let Some(sprout) = sprouts.iter().find(|sprout| sprout.branch == branch).cloned() else { return };
+        drop(sprouts);
+        if let Some(shared) = sprout.answered(&body, &self.trunk) {
+            // Life on the connection shows where that was made.
+            self.seats.push(Seat::new(shared, Duration::ZERO, now));
+        }
+    }
+}
+
+impl Seat {
+    fn new(shared: Arc<Shared>, heartbeat: Duration, now: Duration) -> Seat {
+        let root = (shared.root.clone(), shared.hosts.clone());
+        let machine = Member::new(shared.rank, root, heartbeat, now);
+        Seat { shared, machine, over: false }
+    }
+
+    fn feed(&mut self, event: Event, now: Duration) {
+        for action in self.machine.on(event, now) {
+            self.act(action, now);
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: Action, now: Duration) {
         let shared = &self.shared;
         match action {
-            Action::Send(frame) => self.send(frame),
+            Action::Send(message) => self.send(&message),
             Action::Show { question } => {
-                let state = shared.board.snapshot();
-                self.send(wire::encode(&ToRoot::State { question, state }));
+                self.send(&ToRoot::State { question, state: shared.board.snapshot() });
             }
             Action::Deliver { from, topic, bytes } => shared.deliver(from, topic, bytes),
             Action::Round { round, result } => {
@@ -122,17 +167,29 @@ impl Watch {
                 shared.changed.notify_all();
             }
             Action::LookAtRoot if shared.root.life(&shared.this) == Life::Gone => {
-                self.feed(Event::Closed(Ending::Closed));
+                self.feed(Event::Closed(Ending::Closed), now);
             }
             Action::LookAtRoot => {}
-            Action::End => self.over = true,
+            Action::End => {
+                self.over = true;
+                self.end();
+            }
         }
     }
 
     /// Sends what the socket takes now; a failing socket shows when it is read.
-    fn send(&self, frame: Frame) {
+    fn send(&self, message: &ToRoot) {
         let mut line = self.shared.line();
-        line.outbox.push(frame);
-        let _ = line.outbox.flush(&self.stream);
+        let stream = line.stream.clone();
+        line.outbox.push(wire::encode_in(self.shared.branch, message));
+        if let Some(stream) = stream {
+            let _ = line.outbox.flush(&stream);
+        }
+    }
+
+    /// Nothing more will arrive.
+    fn end(&self) {
+        self.shared.desk().ended = true;
+        self.shared.changed.notify_all();
     }
 }

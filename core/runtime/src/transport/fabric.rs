@@ -12,7 +12,7 @@ use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, Transpo
 use super::{TransportSettings, WaitSettings, agree, host};
 use crate::discover::cache;
 use crate::error::{Error, Result};
-use crate::memory::{Backing, Footprint, Ledger, Mailbox, MemoryFile, Windows};
+use crate::memory::{Footprint, Ledger, Mailbox, MemoryFile, Windows};
 
 /// One rank's connections. Used by one thread at a time; dropping it never blocks.
 pub struct Fabric {
@@ -75,8 +75,11 @@ struct Opening {
 }
 
 impl Opening {
-    fn new(backing: Backing) -> Result<Opening> {
-        let file = MemoryFile::create(backing)?;
+    fn new(settings: &TransportSettings) -> Result<Opening> {
+        let file = MemoryFile::create(settings.backing)?;
+        if !settings.mailboxes {
+            return Ok(Opening { file: Some(file), mailbox: None });
+        }
         let mailbox = Mailbox::bind()
             .inspect_err(|error| tracing::warn!(%error, "no Unix socket: descriptors go through /proc"))
             .ok();
@@ -91,7 +94,7 @@ impl Fabric {
     /// Errors: settings that make no sense, no memory to be had.
     pub fn open(settings: &TransportSettings, me: Rank, n: u32) -> Result<(Fabric, TransportInfo)> {
         settings.check()?;
-        let opening = if n == 1 { Opening::default() } else { Opening::new(settings.backing)? };
+        let opening = if n == 1 { Opening::default() } else { Opening::new(settings)? };
         let info = host::describe(settings, opening.file.as_ref(), opening.mailbox.as_ref())?;
         let edges = n as usize * usize::from(settings.channels) * usize::from(settings.tags);
         let fabric = Fabric {
@@ -294,6 +297,18 @@ impl Fabric {
     /// edge. The same on all ranks.
     pub(crate) fn reads_directly(&self) -> bool {
         self.reads_directly
+    }
+
+    /// What a fabric among some of these ranks is told, but for its number of ranks.
+    ///
+    /// Errors: not connected.
+    pub(crate) fn settings_of_branch(&self, branch: u64) -> Result<TransportSettings> {
+        let connected = self.connected()?;
+        let mut hasher = blake3::Hasher::new_keyed(&self.settings.secret);
+        hasher.update(b"ccl branch").update(&branch.to_le_bytes());
+        // All ranks say the same of each other, so all of a branch know whether they need no sockets.
+        let mailboxes = connected.not_directly.is_some() && !connected.neighbours.all_threads();
+        Ok(TransportSettings { secret: hasher.finalize().into(), mailboxes, ..self.settings.clone() })
     }
 
     /// How many ranks share a core, if all ranks are on one host. The same on all ranks. Errors: not

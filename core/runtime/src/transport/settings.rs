@@ -15,6 +15,9 @@ use crate::memory::{Backing, Footprint};
 /// `checksum` and the network's plugin must be equal on all ranks.
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
+    /// Whether ranks of a host pass the descriptors of their memory through Unix sockets, otherwise through
+    /// `/proc`: that suits ranks that are known to read each other's memory.
+    pub mailboxes: bool,
     /// Channels that edges may belong to.
     pub channels: u16,
     /// Edges from one rank to another within a channel.
@@ -167,6 +170,7 @@ impl TransportSettings {
 impl Default for TransportSettings {
     fn default() -> TransportSettings {
         TransportSettings {
+            mailboxes: true,
             channels: 1,
             tags: 1,
             slots: 8,
