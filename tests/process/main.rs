@@ -11,6 +11,7 @@ mod mapped;
 mod memory;
 mod pool;
 mod shm;
+mod split;
 mod strangers;
 mod worker;
 

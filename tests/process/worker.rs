@@ -7,7 +7,7 @@ use std::io::{BufRead, Write};
 use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, UniqueId};
 use ccl_tests::exercise::{self, Placement};
 
-use crate::{idle, mapped, memory};
+use crate::{idle, mapped, memory, split};
 
 /// Serves until standard input ends: `make <init timeout>` answers `id` with a new unique id, whose root
 /// lives here; `resources` answers what this process holds; for `join` see [`join`], for `idle`
@@ -28,7 +28,7 @@ pub(crate) fn serve() {
 }
 
 /// `join <id> <rank> <n> <init timeout> <work>`: work is the number of calls to make, `endless`, `check`, or
-/// one of [`crate::mapped`]; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
+/// one of [`crate::mapped`] and [`crate::split`]; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
 fn join(words: &[&str]) {
     let (id, rank, n): (UniqueId, u32, u32) =
         (words[0].parse().unwrap(), words[1].parse().unwrap(), words[2].parse().unwrap());
@@ -53,6 +53,8 @@ fn work(comm: &Communicator, work: &str) -> Result<Vec<String>> {
         "windows" => return mapped::sweep(comm),
         "cycles" => return mapped::cycles(comm, resources),
         "endless-mapped" => return mapped::endless(comm),
+        "split" => return split::work(comm),
+        "split-death" => return split::death(comm),
         _ => {}
     }
     let calls = if work == "endless" { usize::MAX } else { work.parse().unwrap() };
