@@ -49,15 +49,15 @@ impl RootTree {
         match event {
             Event::Received { conn, body } => match wire::of_branch(&body).filter(|_| self.knows(conn)) {
                 Some(message) => self.received(conn, message, now, &mut actions),
-                None => self.to_trunk(Event::Received { conn, body }, now, &mut actions),
+                None => self.tell_trunk(Event::Received { conn, body }, now, &mut actions),
             },
             Event::Closed { .. } | Event::Tick => {
                 for branch in self.branches.keys().copied().collect::<Vec<_>>() {
-                    self.to_branch(branch, event.clone(), now, &mut actions);
+                    self.tell_branch(branch, event.clone(), now, &mut actions);
                 }
-                self.to_trunk(event, now, &mut actions);
+                self.tell_trunk(event, now, &mut actions);
             }
-            Event::Accepted { .. } => self.to_trunk(event, now, &mut actions),
+            Event::Accepted { .. } => self.tell_trunk(event, now, &mut actions),
         }
         let left: Vec<Conn> = self.held.iter().filter(|conn| !self.on_branch(**conn)).copied().collect();
         for conn in left {
@@ -87,10 +87,10 @@ impl RootTree {
             ToRoot::Branch { branch, body } => (branch, body),
             _ => return,
         };
-        self.to_branch(branch, Event::Received { conn, body: body.into_vec() }, now, actions);
+        self.tell_branch(branch, Event::Received { conn, body: body.into_vec() }, now, actions);
     }
 
-    fn to_trunk(&mut self, event: Event, now: Time, actions: &mut Vec<Action>) {
+    fn tell_trunk(&mut self, event: Event, now: Time, actions: &mut Vec<Action>) {
         for action in self.trunk.on(event, now) {
             match action {
                 Action::Close { conn } if self.on_branch(conn) => {
@@ -110,11 +110,11 @@ impl RootTree {
     fn lose(&mut self, conn: Conn, now: Time, actions: &mut Vec<Action>) {
         let event = Event::Closed { conn, why: super::machine::Ending::Closed };
         for branch in self.branches.keys().copied().collect::<Vec<_>>() {
-            self.to_branch(branch, event.clone(), now, actions);
+            self.tell_branch(branch, event.clone(), now, actions);
         }
     }
 
-    fn to_branch(&mut self, branch: u64, event: Event, now: Time, actions: &mut Vec<Action>) {
+    fn tell_branch(&mut self, branch: u64, event: Event, now: Time, actions: &mut Vec<Action>) {
         let Some(machine) = self.branches.get_mut(&branch) else { return };
         let mut wrapped: Option<(Frame, Frame)> = None;
         let mut is_over = false;
