@@ -69,6 +69,17 @@ pub fn collectives() -> impl Iterator<Item = Collective> {
         .filter(|c| !matches!(c, Collective::Send | Collective::Recv | Collective::Barrier))
 }
 
+/// `CCL_ALGO` that forces, in each turn, another algorithm of each collective among those that serve `n`
+/// ranks.
+pub fn forced(collectives: &[Collective], n: u32, turn: usize) -> String {
+    let one = |collective: &Collective| {
+        let all = ccl_plan::algorithms(*collective).iter();
+        let serving: Vec<_> = all.filter(|algorithm| n <= algorithm.most_ranks(*collective)).collect();
+        format!("{collective}:{}", serving[turn % serving.len()])
+    };
+    collectives.iter().map(one).collect::<Vec<_>>().join(";")
+}
+
 /// Block lengths around `count` that differ from rank to rank, zeros among them.
 pub fn uneven_counts(collective: Collective, n: u32, count: usize) -> Vec<usize> {
     let entries = if collective == Collective::AllToAllV { n * n } else { n };

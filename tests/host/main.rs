@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod algorithms;
 mod failing;
 mod joining;
 mod mapped;

@@ -7,7 +7,8 @@
 
 use std::time::Instant;
 
-use ccl_tests::program;
+use ccl_plan::{Collective, algorithms};
+use ccl_tests::{exercise, program};
 
 #[test]
 fn shared_memory_between_processes() {
@@ -58,6 +59,21 @@ fn full_matrix() {
     }
 }
 
+#[test]
+#[ignore = "takes long: a step of `scripts/test long`"]
+fn every_algorithm_between_processes() {
+    let collectives: Vec<Collective> = exercise::collectives().collect();
+    let most = collectives.iter().map(|collective| algorithms(*collective).len()).max().unwrap();
+    for n in (2..=17).chain([33, 64]) {
+        for path in [Path::Shm, Path::Sockets] {
+            for turn in 0..most {
+                let run = Run { n, ranks_as: "processes", path, options: "-d all -o all --counts 1,67" };
+                run.check_with(&exercise::forced(&collectives, n, turn));
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Path {
     Shm,
@@ -79,11 +95,20 @@ impl Run {
     /// Nothing is wrong, and there was something that could have been.
     #[track_caller]
     fn check(&self) {
+        self.check_with("");
+    }
+
+    /// The same with these algorithms, as `CCL_ALGO` names them.
+    #[track_caller]
+    fn check_with(&self, algorithms: &str) {
         let (ccl, plugin) = (program::ccl(), program::socket_plugin());
         let _turn = super::turn();
         let mut command = program::command(LIMIT_S, ccl);
         command.args(["perf", "all", "-n", &self.n.to_string(), "--ranks-as", self.ranks_as]);
         command.args(["--placement", "both", "--iters", "0", "-w", "0"]).args(self.options.split(' '));
+        if !algorithms.is_empty() {
+            command.env("CCL_ALGO", algorithms);
+        }
         if self.path == Path::Sockets {
             command.env("CCL_SHM_DISABLE", "1").env("CCL_NET_PLUGIN", &plugin).env("CCL_DEBUG", "INFO");
         }
