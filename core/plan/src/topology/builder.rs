@@ -28,7 +28,7 @@ pub enum BuildError {
     Loop(Wire),
     /// A bandwidth that is not above 0, a latency below 0, or one that is no number.
     NotPositive(Wire),
-    /// A rank sits at something that is neither a GPU nor a CPU.
+    /// A rank sits at something that is neither a GPU nor a CPU of a node.
     NoSeat(Rank),
 }
 
@@ -139,7 +139,7 @@ impl fmt::Display for BuildError {
                 "expected a bandwidth above 0 and a latency, found {} GB/s and {} ns from {} to {}",
                 wire.gb_per_s, wire.latency_ns, wire.from, wire.to
             ),
-            BuildError::NoSeat(rank) => write!(f, "rank {rank} sits at neither a GPU nor a CPU"),
+            BuildError::NoSeat(rank) => write!(f, "rank {rank} sits at neither a GPU nor a CPU of a node"),
         }
     }
 }

@@ -35,8 +35,8 @@ pub enum Distance {
 }
 
 impl Topology {
-    /// What a path crosses. A path leads through no GPU, so this is never [`Distance::Nvb`] or
-    /// [`Distance::Pxn`].
+    /// What a path crosses. A path of [`Router::path`] leads through no GPU, so for it this is never
+    /// [`Distance::Nvb`] or [`Distance::Pxn`].
     pub fn distance_of(&self, path: &Path) -> Distance {
         let wires = path.links.iter().map(|link| self.wire(*link));
         let uses = |medium| wires.clone().any(|wire| wire.medium == medium);
@@ -62,45 +62,35 @@ impl Topology {
         ends.filter(|end| self.component(*end).kind == Kind::PcieSwitch).count()
     }
 
-    /// What lies between two components, a detour through one GPU included: [`Distance::Nvb`] between
-    /// GPUs that have a common NVLink neighbour, [`Distance::Pxn`] from a GPU to a NIC that is nearer to
-    /// one of its NVLink neighbours.
-    pub fn distance(&self, router: &mut Router<'_>, from: Vertex, to: Vertex) -> Distance {
-        let direct = self.straight(router, from, to);
-        let detour = match (&self.component(from).kind, &self.component(to).kind) {
-            (Kind::Gpu(_), Kind::Gpu(_)) => Distance::Nvb,
-            (Kind::Gpu(_), Kind::Nic(_)) => Distance::Pxn,
+    /// The way that data takes between two components, and what it crosses: the path, or a detour
+    /// through one GPU of the same node where that is nearer. Detours are [`Distance::Nvb`] between GPUs
+    /// with a common NVLink neighbour, and [`Distance::Pxn`] between a GPU and a NIC that is nearer to
+    /// such a neighbour; of several the widest. `None` if there is no way.
+    pub fn way(&self, router: &mut Router<'_>, from: Vertex, to: Vertex) -> Option<(Distance, Path)> {
+        let mut reach = |from, to| {
+            let path = router.path(from, to)?;
+            Some((self.distance_of(&path), path))
+        };
+        let direct = reach(from, to);
+        let (ends, node) = ((self.component(from), self.component(to)), self.component(from).node);
+        let (detour, first, second) = match (&ends.0.kind, &ends.1.kind) {
+            (Kind::Gpu(_), Kind::Gpu(_)) => (Distance::Nvb, Distance::Nvl, Distance::Nvl),
+            (Kind::Gpu(_), Kind::Nic(_)) => (Distance::Pxn, Distance::Nvl, Distance::Pxb),
+            (Kind::Nic(_), Kind::Gpu(_)) => (Distance::Pxn, Distance::Pxb, Distance::Nvl),
             _ => return direct,
         };
-        let most = if detour == Distance::Nvb { Distance::Nvl } else { Distance::Pxb };
-        if direct <= detour || self.component(from).node != self.component(to).node {
+        let is_near = direct.as_ref().is_some_and(|(distance, _)| *distance <= detour);
+        if is_near || node.is_none() || ends.1.node != node {
             return direct;
         }
-        let Some(node) = self.component(from).node else { return direct };
-        let mut others = self.devices(node).filter(|other| *other != from && *other != to);
-        let leads_there = others.any(|other| {
-            self.straight(router, from, other) == Distance::Nvl && self.straight(router, other, to) <= most
+        let others = self.devices(node?).filter(|other| *other != from && *other != to);
+        let detours = others.filter_map(|other| {
+            let (_, one) = reach(from, other).filter(|(distance, _)| *distance <= first)?;
+            let (_, rest) = reach(other, to).filter(|(distance, _)| *distance <= second)?;
+            Some(one.then(rest))
         });
-        if leads_there { detour } else { direct }
-    }
-
-    /// What lies between two components, NVLinks before anything else.
-    fn straight(&self, router: &mut Router<'_>, from: Vertex, to: Vertex) -> Distance {
-        if from != to && self.joined_by_nvlink(from, to) {
-            return Distance::Nvl;
-        }
-        router.path(from, to).map_or(Distance::Dis, |path| self.distance_of(&path))
-    }
-
-    /// Whether NVLinks lead from one component to another, directly or over one NVSwitch.
-    fn joined_by_nvlink(&self, from: Vertex, to: Vertex) -> bool {
-        let by_nvlink = |vertex| {
-            let wires = self.links_from(vertex).map(|link| self.wire(link));
-            wires.filter(|wire| wire.medium == Medium::NvLink).map(|wire| wire.to)
-        };
-        let is_switch = |vertex: &Vertex| self.component(*vertex).kind == Kind::NvSwitch;
-        by_nvlink(from).any(|next| next == to)
-            || by_nvlink(from).filter(is_switch).any(|switch| by_nvlink(switch).any(|next| next == to))
+        let widest = detours.reduce(|best, other| if other.gb_per_s > best.gb_per_s { other } else { best });
+        widest.map(|path| (detour, path)).or(direct)
     }
 }
 

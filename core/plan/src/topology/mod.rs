@@ -32,7 +32,10 @@
 mod builder;
 mod component;
 mod distance;
+#[cfg(test)]
+mod machines;
 mod path;
+pub mod search;
 #[cfg(test)]
 mod tests;
 
@@ -199,14 +202,15 @@ impl Topology {
         self.seats[rank.index()]
     }
 
-    /// The same machine with other ranks; `None` if a seat is neither a GPU nor a CPU of it.
+    /// The same machine with other ranks; `None` if a seat is neither a GPU nor a CPU of a node.
     pub fn with_seats(self, seats: Vec<Vertex>) -> Option<Topology> {
         seats.iter().all(|seat| self.can_seat(*seat)).then_some(Topology { seats, ..self })
     }
 
     fn can_seat(&self, vertex: Vertex) -> bool {
         let component = self.components.get(vertex.index());
-        component.is_some_and(|component| matches!(component.kind, Kind::Gpu(_) | Kind::Cpu(_)))
+        let is_fit = |component: &Component| matches!(component.kind, Kind::Gpu(_) | Kind::Cpu(_));
+        component.is_some_and(|component| is_fit(component) && component.node.is_some())
     }
 
     /// A digest of everything, for the fingerprint that ranks compare. Equal topologies have equal

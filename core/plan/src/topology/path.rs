@@ -18,6 +18,19 @@ pub struct Path {
     pub gb_per_s: f64,
 }
 
+impl Path {
+    /// This path and then another, which starts where this one ends.
+    #[must_use]
+    pub fn then(mut self, rest: Path) -> Path {
+        self.links.extend(rest.links);
+        Path {
+            links: self.links,
+            latency_ns: self.latency_ns + rest.latency_ns,
+            gb_per_s: self.gb_per_s.min(rest.gb_per_s),
+        }
+    }
+}
+
 /// Finds paths, one after the other, in one working memory.
 ///
 /// GPUs do not forward what is meant for others. A NIC forwards between its node and the network, and

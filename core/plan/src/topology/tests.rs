@@ -94,7 +94,7 @@ fn a_nic_does_not_pass_on_within_the_network() {
     let topology = builder.build().unwrap();
     let mut router = Router::new(&topology);
     assert_eq!(router.path(switches[0], switches[1]), None);
-    assert_eq!(topology.distance(&mut router, switches[0], switches[1]), Distance::Dis);
+    assert_eq!(topology.way(&mut router, switches[0], switches[1]), None);
     assert!(router.path(switches[0], nic).is_some());
 }
 
@@ -103,16 +103,20 @@ fn distances_have_nccls_names() {
     let (topology, gpus, nics) = two_nodes();
     let mut router = Router::new(&topology);
     let cpu = topology.cpus(Node(0)).next().unwrap();
-    let mut distance = |from, to| topology.distance(&mut router, from, to).name();
+    let mut distance = |from, to| topology.way(&mut router, from, to).unwrap().0.name();
     assert_eq!(distance(gpus[0], gpus[0]), "LOC");
     assert_eq!(distance(gpus[0], gpus[1]), "NVL");
     assert_eq!(distance(gpus[0], gpus[2]), "NVB");
     assert_eq!(distance(gpus[0], gpus[3]), "SYS");
     assert_eq!(distance(gpus[0], nics[0]), "PIX");
     assert_eq!(distance(gpus[1], nics[1]), "PXN");
+    assert_eq!(distance(nics[1], gpus[1]), "PXN");
     assert_eq!(distance(gpus[0], cpu), "PHB");
     assert_eq!(distance(gpus[0], nics[2]), "NET");
     let names: Vec<_> = Distance::ALL.iter().map(|distance| distance.name()).collect();
+    // A detour has all its links, and the width of the narrowest.
+    let (_, path) = topology.way(&mut router, gpus[1], nics[1]).unwrap();
+    assert_eq!((path.links.len(), path.latency_ns, path.gb_per_s), (3, 800.0, 24.0));
     assert_eq!(names.join(" "), "LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS NET DIS");
     assert!(Distance::ALL.is_sorted());
 }
@@ -130,9 +134,10 @@ fn a_chip_to_chip_link_has_distances_of_its_own() {
     builder.link_both(nic, switch, Medium::Pcie, 48.0, 250.0);
     let topology = builder.build().unwrap();
     let mut router = Router::new(&topology);
-    assert_eq!(topology.distance(&mut router, gpu, cpu), Distance::C2c);
-    assert_eq!(topology.distance(&mut router, gpu, nic), Distance::P2c);
-    assert_eq!(topology.distance(&mut router, cpu, nic), Distance::Phb);
+    let mut distance = |from, to| topology.way(&mut router, from, to).unwrap().0;
+    assert_eq!(distance(gpu, cpu), Distance::C2c);
+    assert_eq!(distance(gpu, nic), Distance::P2c);
+    assert_eq!(distance(cpu, nic), Distance::Phb);
 }
 
 #[test]
