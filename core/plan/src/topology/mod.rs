@@ -38,6 +38,7 @@ mod path;
 pub mod search;
 #[cfg(test)]
 mod tests;
+mod widths;
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -47,6 +48,7 @@ pub use builder::{BuildError, TopologyBuilder};
 pub use component::{Arch, BusId, Component, Cpu, Gpu, Kind, Nic, Pci, Vendor};
 pub use distance::Distance;
 pub use path::{Path, Router};
+pub use widths::nvlink_gb_per_s;
 
 use crate::fingerprint::Fingerprint;
 use crate::ids::{Rank, index};

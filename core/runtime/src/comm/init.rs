@@ -15,6 +15,7 @@ use crate::config::{Config, Difference};
 use crate::control::Control;
 use crate::discover::interfaces::{self, Wishes};
 use crate::discover::launcher::Job;
+use crate::discover::topology;
 use crate::error::{Error, Fault, Result};
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Plans, Reach};
@@ -247,6 +248,7 @@ fn exchange_id(job: &Job, config: &Config) -> Result<UniqueId> {
 
 /// Opens the fabric; the bytes to join with.
 fn open(id: Option<&UniqueId>, rank: Rank, n: u32, config: &Config) -> Result<(Fabric, Vec<u8>)> {
+    topology::at_init(rank, config)?;
     let settings = transport_settings(id, n, config)?;
     let (fabric, transport) = Fabric::open(&settings, rank, n)?;
     let network = settings.net.plugin.map_or(Ok(String::new()), describe)?;
