@@ -22,6 +22,7 @@ macro_rules! index {
         }
     };
 }
+pub(crate) use index;
 
 index! {
     /// A participant's index in a communicator, `0..n`.

@@ -21,6 +21,7 @@ pub mod machine;
 pub mod plan;
 pub mod program;
 pub mod select;
+pub mod topology;
 pub mod verify;
 
 pub use algo::{Algorithm, algorithms};

@@ -9,6 +9,7 @@ mod ranks;
 mod run;
 mod size;
 mod text;
+mod topo;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,7 @@ enum Command {
     Plan(plan::Command),
     Run(run::Args),
     Doctor(doctor::Args),
+    Topo(topo::Args),
     #[command(name = ranks::shim::NAME, hide = true)]
     Rank(ranks::shim::Args),
 }
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Plan(command) => plan::main(&command),
         Command::Run(args) => run::main(&args),
         Command::Doctor(args) => doctor::main(&args),
+        Command::Topo(args) => topo::main(&args),
         Command::Rank(args) => ranks::shim::main(&args),
     };
     outcome.unwrap_or_else(|error| {

@@ -16,6 +16,7 @@ use crate::config::Config;
 use crate::control::Control;
 use crate::discover::interfaces::{self, Wishes};
 use crate::discover::launcher::Job;
+use crate::discover::topology;
 use crate::error::{Error, Result};
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Plans, Reach};
@@ -239,6 +240,7 @@ fn exchange_id(job: &Job, config: &Config) -> Result<UniqueId> {
 
 /// Opens the fabric; the bytes to join with.
 fn open(id: Option<&UniqueId>, rank: Rank, n: u32, config: &Config) -> Result<(Fabric, Vec<u8>)> {
+    topology::at_init(rank, config)?;
     open_with(&transport_settings(id, n, config)?, rank, n, config)
 }
 

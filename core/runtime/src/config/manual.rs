@@ -28,9 +28,10 @@ fn row(setting: &Setting) -> String {
     format!("| `{}` | {about} | {expected} | {default} | {agree} | {alias} |\n", setting.name)
 }
 
-const SECTIONS: [(Section, &str); 6] = [
+const SECTIONS: [(Section, &str); 7] = [
     (Section::Joining, "Joining"),
     (Section::Network, "Network"),
+    (Section::Topology, "Topology"),
     (Section::Memory, "Memory and the node"),
     (Section::Choosing, "Choosing plans"),
     (Section::Progress, "Progress"),

@@ -43,6 +43,8 @@ pub enum Section {
     Joining,
     /// Interfaces, sockets and network plugins.
     Network,
+    /// What the machine is made of.
+    Topology,
     /// Memory and the node.
     Memory,
     /// Plans: algorithms, protocols, channels.
@@ -144,6 +146,12 @@ settings! {
         socket_sndbuf: Option<Bytes> = "", CCL_SOCKET_SNDBUF [NCCL_SOCKET_SNDBUF], May;
         /// The size of a socket's receive buffer; the system's choice if not set.
         socket_rcvbuf: Option<Bytes> = "", CCL_SOCKET_RCVBUF [NCCL_SOCKET_RCVBUF], May;
+    }
+    Topology {
+        /// A file with the machine's topology in NCCL's format, in place of what would be detected.
+        topo_file: Option<PathBuf> = "", CCL_TOPO_FILE [NCCL_TOPO_FILE], May;
+        /// A file into which rank 0 writes the machine's topology, in NCCL's format.
+        topo_dump_file: Option<PathBuf> = "", CCL_TOPO_DUMP_FILE [NCCL_TOPO_DUMP_FILE], May;
     }
     Memory {
         /// Do not use shared memory between processes; ranks of one node then talk over the network.

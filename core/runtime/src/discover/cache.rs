@@ -18,7 +18,7 @@ fn last_level_under(folder: &Path) -> Option<usize> {
 }
 
 /// A size as in `1024K`.
-fn parse(size: &str) -> Option<usize> {
+pub(super) fn parse(size: &str) -> Option<usize> {
     let digits = size.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &size[digits.len()..] {
         "" => 1,

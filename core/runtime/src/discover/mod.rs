@@ -8,3 +8,4 @@ pub mod host;
 pub mod interfaces;
 pub mod launcher;
 pub(crate) mod placement;
+pub mod topology;
