@@ -13,7 +13,9 @@ pub enum Error {
         advice: &'static str,
     },
     /// The plan's ranks wait for each other.
-    #[error("{waiting} of {lanes} lanes wait for each other with {slots} slots per edge; give edges more slots")]
+    #[error(
+        "{waiting} of {lanes} lanes wait for each other with {slots} slots per edge; give edges more slots"
+    )]
     Deadlock {
         /// Lanes that cannot go on.
         waiting: usize,

@@ -80,7 +80,15 @@ impl Job {
         };
         let roles = programs.into_iter().map(Text::new).collect();
         let element_bytes = element_bytes as u64;
-        Ok(Job { collective, case: case.clone(), element_bytes, roles, of_place, is_ring: false, order: None })
+        Ok(Job {
+            collective,
+            case: case.clone(),
+            element_bytes,
+            roles,
+            of_place,
+            is_ring: false,
+            order: None,
+        })
     }
 
     /// Number of ranks.
@@ -93,9 +101,9 @@ impl Job {
         self.case.channels.max(1)
     }
 
-    /// The program of a place.
-    pub(crate) fn text(&self, place: u32) -> &Text {
-        &self.roles[usize::from(self.of_place[place as usize])]
+    /// The index of a place's program.
+    pub(crate) fn role(&self, place: u32) -> usize {
+        usize::from(self.of_place[place as usize])
     }
 
     /// The rank at a place.
@@ -122,11 +130,12 @@ impl Job {
             return vec![Section { pass: 0, repeat: 1 }];
         }
         let lengths = self.roles.iter().flat_map(|text| (0..text.shares.len()).map(move |lane| (text, lane)));
-        let passes: Vec<usize> = lengths
-            .map(|(text, lane)| self.length(text, lane, channel).div_ceil(self.pass_count(text)))
+        let passes: Vec<(usize, usize)> = lengths
+            .map(|(text, lane)| (self.length(text, lane, channel), self.pass_count(text)))
+            .map(|(length, whole_pass)| (length / whole_pass, length.div_ceil(whole_pass)))
             .collect();
-        let full = passes.iter().min().map_or(0, |least| least.saturating_sub(1));
-        let most = passes.iter().max().copied().unwrap_or(0);
+        let full = passes.iter().map(|(full, _)| *full).min().unwrap_or(0);
+        let most = passes.iter().map(|(_, all)| *all).max().unwrap_or(0);
         let full_run = (full > 0).then_some(Section { pass: 0, repeat: full });
         full_run.into_iter().chain((full..most).map(|pass| Section { pass, repeat: 1 })).collect()
     }

@@ -1,6 +1,7 @@
 //! One pass of all lanes of a channel as flat lists: what is left to do once the cursor has spoken.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use ccl_plan::cursor::{Action, Cursor, Site};
 use ccl_plan::{Channel, Rank};
@@ -11,7 +12,7 @@ use crate::job::{Job, Section, Text};
 /// The edges of a channel, in places, numbered as they are met.
 #[derive(Debug, Default)]
 pub(crate) struct Edges {
-    ids: HashMap<(u32, u32, u8), u32>,
+    ids: HashMap<u64, u32, BuildHasherDefault<Spread>>,
     /// From and to.
     pub(crate) ends: Vec<(u32, u32)>,
 }
@@ -45,11 +46,15 @@ impl Pass {
     /// Fails where there are too many to keep, and for programs whose lanes meet at barriers.
     pub(crate) fn new(job: &Job, channel: Channel, section: Section, edges: &mut Edges) -> Result<Pass> {
         let mut pass = Pass::default();
+        let counts = |text: &Text| {
+            (0..text.lanes()).map(|lane| job.count(text, lane, channel, section.pass)).collect()
+        };
+        let counts: Vec<Vec<usize>> = job.roles.iter().map(counts).collect();
         for place in 0..job.n() {
-            let text = job.text(place);
-            for lane in 0..text.lanes() {
+            let role = job.role(place);
+            for (lane, count) in counts[role].iter().enumerate() {
                 pass.first.push(pass.steps.len() as u32);
-                pass.lane(job, text, place, lane, job.count(text, lane, channel, section.pass), edges)?;
+                pass.lane(job, &job.roles[role], place, lane, *count, edges)?;
             }
         }
         pass.first.push(pass.steps.len() as u32);
@@ -97,7 +102,10 @@ impl Pass {
                 }
                 Action::Barrier => {
                     return Err(Error::usage(
-                        format!("expected lanes that meet over edges, found a barrier in {}", text.program.name),
+                        format!(
+                            "expected lanes that meet over edges, found a barrier in {}",
+                            text.program.name
+                        ),
                         "a barrier inside of a rank has no time yet; choose another algorithm",
                     ));
                 }
@@ -134,7 +142,9 @@ impl Pass {
 
 impl Edges {
     fn find(&mut self, from: u32, to: u32, tag: u8) -> u32 {
-        *self.ids.entry((from, to, tag)).or_insert_with(|| {
+        // A plan has at most 2^20 places.
+        let name = u64::from(from) << 32 | u64::from(to) << 8 | u64::from(tag);
+        *self.ids.entry(name).or_insert_with(|| {
             self.ends.push((from, to));
             self.ends.len() as u32 - 1
         })
@@ -142,6 +152,24 @@ impl Edges {
 
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
+    }
+}
+
+/// Spreads the bits of an edge's name.
+#[derive(Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 29
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, name: u64) {
+        self.0 = (self.0 ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
 

@@ -9,7 +9,10 @@ use ccl_sim::{Clocks, Costs, Error, Job, sweep};
 /// Links that all differ, but little enough for every one to count.
 fn uneven(from: Rank, to: Rank) -> Link {
     let mixed = (u64::from(from.0) * 31 + u64::from(to.0) * 17 + 7).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-    Link { alpha_ns: 300.0 + (mixed % 1000) as f64 / 3.0, beta_ns_per_byte: 0.5 + (mixed % 77) as f64 / 131.0 }
+    Link {
+        alpha_ns: 300.0 + (mixed % 1000) as f64 / 3.0,
+        beta_ns_per_byte: 0.5 + (mixed % 77) as f64 / 131.0,
+    }
 }
 
 /// Nodes of three ranks.
@@ -108,7 +111,11 @@ fn an_order_moves_ranks_and_not_clocks() {
             let plan = Plan::new(collective, *algorithm, 6).unwrap().with_order(&order).unwrap();
             for case in cases(6) {
                 let expected = walked(&plan, &case, uneven);
-                assert_eq!(swept(&plan, &case, uneven, Clocks::Full), expected, "{collective}.{algorithm} {case}");
+                assert_eq!(
+                    swept(&plan, &case, uneven, Clocks::Full),
+                    expected,
+                    "{collective}.{algorithm} {case}"
+                );
             }
         }
     }
@@ -120,4 +127,26 @@ fn a_plan_whose_ranks_wait_for_each_other_is_an_error() {
     let case = Case { slots: 1, ..cases(4)[3].clone() };
     assert!(walked(&plan, &case, nodes).is_none());
     assert!(swept(&plan, &case, nodes, Clocks::Full).is_none());
+}
+
+/// Rings of many ranks go through blocks of chunks; the other loop, which any plan may take, is the oracle.
+#[test]
+fn long_rings_are_swept_alike_by_both_loops() {
+    let n = 1000;
+    for collective in [Collective::AllReduce, Collective::ReduceScatter] {
+        let plan = Plan::new(collective, ccl_plan::Algorithm::Ring, n).unwrap();
+        let cast = plan.cast(plan.place_of(Rank(0))).unwrap();
+        let even = Case { slots: 4, ..cases(n)[3].clone() };
+        // A full pass, then one in which the last chunk is short, or one in ten is empty.
+        let short = Case { count: even.count + 7999, chunk_count: 8, ..even.clone() };
+        let gaps = Case { count: even.count + 4500, grain_count: 5, slots: 8, ..short.clone() };
+        for case in [even, short, gaps] {
+            let ring = Job::new(&plan, &case, 4).unwrap();
+            let programs = cast.programs.iter().map(|program| (**program).clone()).collect();
+            let other = Job::of_programs(programs, cast.of_place.clone(), &case, 4).unwrap();
+            let costs = Costs { link: |from, to, _: Channel| uneven(from, to), gamma_ns_per_byte: 0.37 };
+            let found = sweep(&ring, &costs, Clocks::Full).unwrap();
+            assert_eq!(found, sweep(&other, &costs, Clocks::Full).unwrap(), "{collective} {case}");
+        }
+    }
 }

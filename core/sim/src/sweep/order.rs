@@ -22,13 +22,14 @@ where
     let mut state = State::new(job.case.slots);
     for section in job.sections(channel) {
         let pass = Pass::new(job, channel, section, &mut edges)?;
-        state.grow(&pass, edges.ends[state.links.len()..].iter().map(|(from, to)| {
-            let (from, to) = (job.rank(*from), job.rank(*to));
+        let mut schedule = Schedule::new(&pass, edges.len(), job.case.slots, costs.gamma_ns_per_byte)?;
+        state.seat(&mut schedule, pass.first.len() - 1, |edge| {
+            let (from, to) = edges.ends[edge as usize];
+            let (from, to) = (job.rank(from), job.rank(to));
             let there = (costs.link)(from, to, channel);
             let back = (costs.link)(to, from, channel);
             Ends { alpha_ns: there.alpha_ns, beta: there.beta_ns_per_byte, back_ns: back.alpha_ns }
-        }));
-        let schedule = Schedule::new(&pass, edges.len(), job.case.slots, costs.gamma_ns_per_byte)?;
+        });
         state.repeat(&schedule, section.repeat);
     }
     Ok(Swept { finish_ns: state.lanes.iter().copied().fold(0.0, later), steps: state.steps })
@@ -62,6 +63,9 @@ struct Ends {
 
 struct State {
     slots: usize,
+    /// For each lane and edge of a pass, its index here.
+    lane_seats: Vec<u32>,
+    edge_seats: Vec<u32>,
     lanes: Vec<f64>,
     links: Vec<Ends>,
     /// For each edge, slots filled and emptied so far.
@@ -78,6 +82,7 @@ impl Schedule {
         let lanes = pass.first.len() - 1;
         let mut flow = Flow::new(pass, edge_count, slots);
         let mut turns = Vec::with_capacity(pass.steps.len());
+        let mut edges = Vec::with_capacity(pass.edges.len());
         let mut ready: Vec<u32> = (0..lanes as u32).rev().collect();
         while let Some(lane) = ready.pop() {
             while let Some(step) = pass.of_lane(lane as usize).get(flow.done[lane as usize] as usize) {
@@ -87,12 +92,13 @@ impl Schedule {
                 let folded = step.bytes * u64::from(step.folds);
                 turns.push(Turn {
                     lane,
-                    edges: step.edges,
+                    edges: edges.len() as u32,
                     receives: step.receives,
                     sends: step.sends,
                     fold_ns: gamma * folded as f64,
                     bytes: step.bytes as f64,
                 });
+                edges.extend(pass.receives(step).iter().chain(pass.sends(step)));
             }
         }
         if turns.len() < pass.steps.len() {
@@ -101,7 +107,7 @@ impl Schedule {
         }
         let one_each = (0..lanes).all(|lane| pass.of_lane(lane).len() <= 1);
         let abreast = if one_each { slots / flow.most.max(1) as usize } else { 1 };
-        Ok(Schedule { turns, edges: pass.edges.clone(), abreast: abreast.max(1) })
+        Ok(Schedule { turns, edges, abreast: abreast.max(1) })
     }
 }
 
@@ -163,6 +169,8 @@ impl State {
     fn new(slots: usize) -> State {
         State {
             slots,
+            lane_seats: Vec::new(),
+            edge_seats: Vec::new(),
             lanes: Vec::new(),
             links: Vec::new(),
             filled: Vec::new(),
@@ -173,10 +181,29 @@ impl State {
         }
     }
 
-    /// Makes room for the edges that a pass has met first.
-    fn grow(&mut self, pass: &Pass, links: impl Iterator<Item = Ends>) {
-        self.lanes.resize(pass.first.len() - 1, 0.0);
-        self.links.extend(links);
+    /// Numbers lanes and edges in the order in which the first schedule comes to them, so that memory is gone
+    /// through from one end to the other; later schedules keep the numbers.
+    fn seat(&mut self, schedule: &mut Schedule, lanes: usize, link: impl Fn(u32) -> Ends) {
+        self.lane_seats.resize(lanes, NOBODY);
+        for turn in &mut schedule.turns {
+            let seat = &mut self.lane_seats[turn.lane as usize];
+            if *seat == NOBODY {
+                *seat = self.lanes.len() as u32;
+                self.lanes.push(0.0);
+            }
+            turn.lane = *seat;
+        }
+        for edge in &mut schedule.edges {
+            if self.edge_seats.len() <= *edge as usize {
+                self.edge_seats.resize(*edge as usize + 1, NOBODY);
+            }
+            let seat = &mut self.edge_seats[*edge as usize];
+            if *seat == NOBODY {
+                *seat = self.links.len() as u32;
+                self.links.push(link(*edge));
+            }
+            *edge = *seat;
+        }
         let edges = self.links.len();
         self.filled.resize(edges, 0);
         self.emptied.resize(edges, 0);
@@ -188,7 +215,12 @@ impl State {
         let mut left = passes;
         while left > 0 {
             let abreast = left.min(schedule.abreast);
-            schedule.turns.iter().for_each(|turn| self.turn(turn, schedule, abreast));
+            match (abreast, self.slots) {
+                (2, 2) => schedule.turns.iter().for_each(|turn| self.turn_abreast::<2>(turn, schedule)),
+                (4, 4) => schedule.turns.iter().for_each(|turn| self.turn_abreast::<4>(turn, schedule)),
+                (8, 8) => schedule.turns.iter().for_each(|turn| self.turn_abreast::<8>(turn, schedule)),
+                _ => schedule.turns.iter().for_each(|turn| self.turn(turn, schedule, abreast)),
+            }
             left -= abreast;
         }
         self.steps += (schedule.turns.len() * passes) as u64;
@@ -222,6 +254,47 @@ impl State {
             }
         }
         self.lanes[turn.lane as usize] = clock;
+    }
+
+    /// Carries out a step for as many passes as an edge has slots: slot p is that of pass p. Between such
+    /// turns all edges begin at slot 0.
+    #[inline]
+    fn turn_abreast<const S: usize>(&mut self, turn: &Turn, schedule: &Schedule) {
+        let (arrivals, _) = self.arrivals.as_chunks_mut::<S>();
+        let (credits, _) = self.credits.as_chunks_mut::<S>();
+        let edges = &schedule.edges[turn.edges as usize..];
+        let (receives, edges) = edges.split_at(usize::from(turn.receives));
+        let sends = &edges[..usize::from(turn.sends)];
+        let mut clocks = [0.0; S];
+        for edge in receives {
+            let row = &arrivals[*edge as usize];
+            (0..S).for_each(|p| clocks[p] = later(clocks[p], row[p]));
+        }
+        let mut send_ns = [0.0; 4];
+        for (k, edge) in sends.iter().enumerate() {
+            let row = &credits[*edge as usize];
+            (0..S).for_each(|p| clocks[p] = later(clocks[p], row[p]));
+            send_ns[k] = self.links[*edge as usize].beta * turn.bytes;
+        }
+        let mut clock = self.lanes[turn.lane as usize];
+        for done in &mut clocks {
+            *done = later(clock, *done) + turn.fold_ns;
+            clock = send_ns[..sends.len()].iter().fold(*done, |clock, send_ns| clock + send_ns);
+        }
+        self.lanes[turn.lane as usize] = clock;
+        for edge in receives {
+            let back_ns = self.links[*edge as usize].back_ns;
+            let row = &mut credits[*edge as usize];
+            (0..S).for_each(|p| row[p] = clocks[p] + back_ns);
+        }
+        for (k, edge) in sends.iter().enumerate() {
+            let alpha_ns = self.links[*edge as usize].alpha_ns;
+            let row = &mut arrivals[*edge as usize];
+            for p in 0..S {
+                clocks[p] += send_ns[k];
+                row[p] = clocks[p] + alpha_ns;
+            }
+        }
     }
 
     #[inline]

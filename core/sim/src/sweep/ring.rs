@@ -13,6 +13,7 @@
 //! Everything else follows the walk: the same maxima over the same sums in the same order.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use ccl_plan::cursor::{Action, Cursor, Site};
 use ccl_plan::machine::clock::Link;
@@ -94,7 +95,7 @@ impl Ring {
     /// Sweeps all passes.
     pub(super) fn run(mut self, job: &Job, channel: Channel) -> Swept {
         for section in job.sections(channel) {
-            let text = job.text(0);
+            let text = &job.roles[0];
             let count = job.count(text, 0, channel, section.pass);
             let layout = job.layout(0, count);
             let lengths = match layout.is_whole() {
@@ -132,16 +133,16 @@ impl Ring {
         }
         let chunk_bytes = chunk as u64 * element_bytes;
         let mut turn = self.turn(width, active, chunk_bytes, last as u64 * element_bytes);
-        for t in 0..self.texts.len() {
-            self.step(&mut turn, t);
-            self.idle_ns[(1 + t) % width] = turn.clocks[0];
-            if active < width && t > 0 {
-                self.end_run(&turn, t - 1);
-            }
+        let mut t = 0;
+        while t < self.texts.len() {
+            // Steps that are fused must not need each other's credits.
+            let fused = if t < self.slots { 1 } else { (self.slots - 1).min(self.texts.len() - t) };
+            self.steps(&mut turn, t, fused);
+            t += fused;
         }
         let end = self.texts.len();
         (0..active).for_each(|c| self.idle_ns[(c + end) % width] = turn.clocks[c]);
-        if active == width {
+        if turn.is_cyclic() {
             self.keep_credits(&turn);
         }
         self.steps += (end * active) as u64;
@@ -171,19 +172,38 @@ impl Ring {
         self.last = (0..n).map(|place| self.last[place % shared].clone()).collect();
     }
 
-    /// Step `t` of all chunks.
-    fn step(&mut self, turn: &mut Turn, t: usize) {
-        let cyclic = turn.active == turn.width;
+    /// Steps `t .. t + count` of all chunks, block by block, so that what a step leaves is still in the
+    /// cache for the next. A block is one chunk further back with every step: chunk c needs c + 1.
+    fn steps(&mut self, turn: &mut Turn, t: usize, count: usize) {
         // The last chunk, and what waits for credits from before the run or pass, go one by one.
-        let alone = if cyclic { 1 } else { self.slots.max(1) };
+        let alone = if turn.is_cyclic() { 1 } else { self.slots };
         let abreast = if t < self.slots { 0 } else { turn.active.saturating_sub(alone) };
-        if abreast > 0 {
-            turn.abreast(&self.texts[t], t, abreast, self.gamma);
+        let mut from = 0;
+        loop {
+            let to = if from + BLOCK + count < abreast { from + BLOCK } else { abreast };
+            for k in 0..count {
+                let chunks = from.saturating_sub(k)..if to == abreast { to } else { to - k };
+                turn.abreast(&self.texts[t + k], t + k, chunks, self.gamma);
+                if to == abreast {
+                    (abreast..turn.active).for_each(|c| self.alone(turn, t + k, c));
+                    turn.close(t + k);
+                }
+                if from == 0 {
+                    self.begun(turn, t + k);
+                }
+            }
+            if to == abreast {
+                return;
+            }
+            from = to;
         }
-        (abreast..turn.active).for_each(|c| self.alone(turn, t, c));
-        if cyclic {
-            let row = &mut turn.credits[t % self.slots];
-            (0..self.slots).for_each(|c| row[turn.active + c] = row[c]);
+    }
+
+    /// Step `t` of the first chunks is done.
+    fn begun(&mut self, turn: &Turn, t: usize) {
+        self.idle_ns[(1 + t) % turn.width] = turn.clocks[0];
+        if !turn.is_cyclic() && t > 0 {
+            self.end_run(turn, t - 1);
         }
     }
 
@@ -199,7 +219,7 @@ impl Ring {
             clock = later(clock, turn.clocks[c] + turn.alpha_ns[edge]);
         }
         if sends {
-            let depth = if turn.active == turn.width { t } else { t.min(turn.active - 1 - c) };
+            let depth = if turn.is_cyclic() { t } else { t.min(turn.active - 1 - c) };
             let credit = match depth < self.slots {
                 true => self.last[place][depth],
                 false => turn.credits[(t + 1) % self.slots][c + self.slots],
@@ -241,31 +261,46 @@ impl Ring {
 }
 
 impl Turn {
-    /// Step `t` of the first `chunks` chunks, which all wait for credits of this run.
-    fn abreast(&mut self, text: &Text, t: usize, chunks: usize, gamma: f64) {
+    /// Whether no chunk is empty, so that the first follows the last.
+    fn is_cyclic(&self) -> bool {
+        self.active == self.width
+    }
+
+    /// Step `t` of some chunks, which all wait for credits of this run.
+    fn abreast(&mut self, text: &Text, t: usize, chunks: Range<usize>, gamma: f64) {
         let fold_ns = gamma * (self.chunk_bytes * u64::from(text.folds)) as f64;
-        let (edge, slots) = (t % self.width, self.credits.len());
-        let clocks = &mut self.clocks[..=chunks];
-        let arrive = &self.alpha_ns[edge..][..chunks];
-        let (back, send) = (&self.back_ns[edge..][..chunks], &self.send_ns[edge + 1..][..chunks]);
+        let (edge, slots) = (t % self.width + chunks.start, self.credits.len());
+        let count = chunks.len();
+        let clocks = &mut self.clocks[chunks.start..=chunks.end];
+        let arrive = &self.alpha_ns[edge..][..count];
+        let (back, send) = (&self.back_ns[edge..][..count], &self.send_ns[edge + 1..][..count]);
         let mut row = std::mem::take(&mut self.credits[t % slots]);
-        let credits = &mut row[..chunks];
+        let credits = &mut row[chunks.clone()];
         if text.sends {
-            let spent = &self.credits[(t + 1) % slots][slots..][..chunks];
-            for c in 0..chunks {
+            let spent = &self.credits[(t + 1) % slots][chunks.start + slots..][..count];
+            for c in 0..count {
                 let start = later(later(clocks[c + 1], clocks[c] + arrive[c]), spent[c]);
                 let done = start + fold_ns;
                 credits[c] = done + back[c];
                 clocks[c] = done + send[c];
             }
         } else {
-            for c in 0..chunks {
+            for c in 0..count {
                 let done = later(clocks[c + 1], clocks[c] + arrive[c]) + fold_ns;
                 credits[c] = done + back[c];
                 clocks[c] = done;
             }
         }
         self.credits[t % slots] = row;
+    }
+
+    /// Step `t` of all chunks is done: what lies behind the last chunk is the first again.
+    fn close(&mut self, t: usize) {
+        let slots = self.credits.len();
+        if self.is_cyclic() {
+            let row = &mut self.credits[t % slots];
+            (0..slots).for_each(|c| row[self.active + c] = row[c]);
+        }
     }
 }
 
@@ -292,10 +327,11 @@ fn texts(job: &Job) -> Option<Vec<Text>> {
                 Site::Input { offset } | Site::Output { offset } => blocks || offset == chunk,
                 Site::Scratch { .. } => false,
             });
-            let count = |is: fn(&Site) -> bool| step.inputs().iter().chain(step.outputs()).filter(|s| is(s)).count();
+            let count =
+                |is: fn(&Site) -> bool| step.inputs().iter().chain(step.outputs()).filter(|s| is(s)).count();
             let receives = count(|site| matches!(site, Site::Receive { .. }));
             let sends = count(|site| matches!(site, Site::Send { .. }));
-            if !fits || receives > 1 || sends > 1 || (receives == 1) != !texts.is_empty() {
+            if !fits || receives > 1 || sends > 1 || (receives == 1) == texts.is_empty() {
                 return None;
             }
             let folds = (step.inputs().len() - 1) as u8;
@@ -308,3 +344,6 @@ fn texts(job: &Job) -> Option<Vec<Text>> {
     let ends = texts.iter().position(|text| !text.sends) == Some(texts.len().checked_sub(1)?);
     (alike && ends).then_some(texts)
 }
+
+/// Chunks of a block: few enough for what they need to stay in the first-level cache.
+const BLOCK: usize = 384;
