@@ -1,4 +1,4 @@
-//! `ccl`: measures, explains and checks the library, and starts local ranks.
+//! `ccl`: measures, explains, checks and simulates the library, and starts local ranks.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -7,6 +7,7 @@ mod perf;
 mod plan;
 mod ranks;
 mod run;
+mod sim;
 mod size;
 mod text;
 mod topo;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Collective communication: measure it, explain it, check it, and start local ranks.
+/// Collective communication: measure it, explain it, check it, simulate it, and start local ranks.
 #[derive(Debug, Parser)]
 #[command(name = "ccl", version, arg_required_else_help = true)]
 struct Cli {
@@ -29,6 +30,7 @@ enum Command {
     #[command(subcommand)]
     Plan(plan::Command),
     Run(run::Args),
+    Sim(sim::Args),
     Doctor(doctor::Args),
     Topo(topo::Args),
     #[command(name = ranks::shim::NAME, hide = true)]
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Perf(args) => perf::main(&args),
         Command::Plan(command) => plan::main(&command),
         Command::Run(args) => run::main(&args),
+        Command::Sim(args) => sim::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Topo(args) => topo::main(&args),
         Command::Rank(args) => ranks::shim::main(&args),

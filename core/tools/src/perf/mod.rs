@@ -17,7 +17,7 @@ mod operation;
 mod options;
 mod overlap;
 mod participants;
-mod plot;
+pub(crate) mod plot;
 mod point;
 mod report;
 mod session;

@@ -168,14 +168,14 @@ fn panel<'a>(
 }
 
 /// The range of positive values, never empty, with some room around them.
-fn decades(values: impl Iterator<Item = f64>) -> Range<f64> {
+pub(crate) fn decades(values: impl Iterator<Item = f64>) -> Range<f64> {
     let positive = values.filter(|value| *value > 0.0);
     let (low, high) = positive.fold((f64::MAX, 0.0_f64), |(low, high), v| (low.min(v), high.max(v)));
     if high == 0.0 { 1.0..2.0 } else { low / 1.3..high * 1.3 }
 }
 
 /// A number without exponent, with as many decimals as it needs.
-fn plain(value: f64) -> String {
+pub(crate) fn plain(value: f64) -> String {
     let decimals = if value >= 1.0 { 0 } else { (-value.log10()).ceil().min(9.0) as usize };
     format!("{value:.decimals$}")
 }
@@ -184,7 +184,7 @@ fn plain(value: f64) -> String {
 const SIZE: (u32, u32) = (1000, 1100);
 
 /// Okabe and Ito's colours, told apart with any colour vision.
-const COLORS: [RGBColor; 7] = [
+pub(crate) const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),

@@ -1,0 +1,177 @@
+//! One pass of all lanes of a channel as flat lists: what is left to do once the cursor has spoken.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use ccl_plan::cursor::{Action, Cursor, Site};
+use ccl_plan::{Channel, Rank};
+
+use crate::error::{Error, Result};
+use crate::job::{Job, Section, Text};
+
+/// The edges of a channel, in places, numbered as they are met.
+#[derive(Debug, Default)]
+pub(crate) struct Edges {
+    ids: HashMap<u64, u32, BuildHasherDefault<Spread>>,
+    /// From and to.
+    pub(crate) ends: Vec<(u32, u32)>,
+}
+
+/// The steps of one pass, lane by lane.
+#[derive(Debug, Default)]
+pub(crate) struct Pass {
+    /// For each lane of each place, the first of its steps, and at the end the number of all.
+    pub(crate) first: Vec<u32>,
+    pub(crate) steps: Vec<Step>,
+    /// The edges of the steps: of each the receives, then the sends.
+    pub(crate) edges: Vec<u32>,
+}
+
+/// A Move, a signal or a wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    /// Bytes of one operand.
+    pub(crate) bytes: u64,
+    /// Inputs folded into the first.
+    pub(crate) folds: u8,
+    pub(crate) receives: u8,
+    pub(crate) sends: u8,
+    /// Index of the first of its edges.
+    pub(crate) edges: u32,
+}
+
+impl Pass {
+    /// The steps of the passes of `section`.
+    ///
+    /// Fails where there are too many to keep, and for programs whose lanes meet at barriers.
+    pub(crate) fn new(job: &Job, channel: Channel, section: Section, edges: &mut Edges) -> Result<Pass> {
+        let mut pass = Pass::default();
+        let counts = |text: &Text| {
+            (0..text.lanes()).map(|lane| job.count(text, lane, channel, section.pass)).collect()
+        };
+        let counts: Vec<Vec<usize>> = job.roles.iter().map(counts).collect();
+        for place in 0..job.n() {
+            let role = job.role(place);
+            for (lane, count) in counts[role].iter().enumerate() {
+                pass.first.push(pass.steps.len() as u32);
+                pass.lane(job, &job.roles[role], place, lane, *count, edges)?;
+            }
+        }
+        pass.first.push(pass.steps.len() as u32);
+        Ok(pass)
+    }
+
+    /// The steps of a lane.
+    pub(crate) fn of_lane(&self, lane: usize) -> &[Step] {
+        &self.steps[self.first[lane] as usize..self.first[lane + 1] as usize]
+    }
+
+    /// The edges that a step empties a slot of.
+    pub(crate) fn receives(&self, step: &Step) -> &[u32] {
+        &self.edges[step.edges as usize..][..usize::from(step.receives)]
+    }
+
+    /// The edges that a step fills a slot of.
+    pub(crate) fn sends(&self, step: &Step) -> &[u32] {
+        &self.edges[step.edges as usize + usize::from(step.receives)..][..usize::from(step.sends)]
+    }
+
+    fn lane(
+        &mut self,
+        job: &Job,
+        text: &Text,
+        place: u32,
+        lane: usize,
+        count: usize,
+        edges: &mut Edges,
+    ) -> Result<()> {
+        let layout = job.layout(place, count);
+        let mut cursor = Cursor::new(&text.program, lane, Channel(0), &layout, Rank(job.root().0));
+        while let Some(action) = cursor.next(&text.program, &layout) {
+            let first = self.edges.len() as u32;
+            let (count, folds, receives) = match action {
+                Action::Move(step) => {
+                    let receives = self.add(place, step.inputs(), edges);
+                    self.add(place, step.outputs(), edges);
+                    (step.count, step.inputs().len().saturating_sub(1), receives)
+                }
+                Action::Signal(site) | Action::Wait(site) => {
+                    let receives = usize::from(matches!(site, Site::Receive { .. }));
+                    self.add(place, &[site], edges);
+                    (0, 0, receives)
+                }
+                Action::Barrier => {
+                    return Err(Error::usage(
+                        format!(
+                            "expected lanes that meet over edges, found a barrier in {}",
+                            text.program.name
+                        ),
+                        "a barrier inside of a rank has no time yet; choose another algorithm",
+                    ));
+                }
+            };
+            let sends = self.edges.len() - first as usize - receives;
+            self.steps.push(Step {
+                bytes: count as u64 * job.element_bytes,
+                folds: folds as u8,
+                receives: receives as u8,
+                sends: sends as u8,
+                edges: first,
+            });
+        }
+        if self.steps.len() > MOST_STEPS {
+            return Err(Error::usage(
+                format!("expected at most {MOST_STEPS} steps in a pass, found more among {} ranks", job.n()),
+                "take fewer ranks or an algorithm with fewer messages; rings alone are swept without a limit",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Adds the edges among `sites`; how many they are.
+    fn add(&mut self, place: u32, sites: &[Site], edges: &mut Edges) -> usize {
+        let before = self.edges.len();
+        self.edges.extend(sites.iter().filter_map(|site| match *site {
+            Site::Receive { peer, tag } => Some(edges.find(peer.0, place, tag)),
+            Site::Send { peer, tag } => Some(edges.find(place, peer.0, tag)),
+            _ => None,
+        }));
+        self.edges.len() - before
+    }
+}
+
+impl Edges {
+    fn find(&mut self, from: u32, to: u32, tag: u8) -> u32 {
+        // A plan has at most 2^20 places.
+        let name = u64::from(from) << 32 | u64::from(to) << 8 | u64::from(tag);
+        *self.ids.entry(name).or_insert_with(|| {
+            self.ends.push((from, to));
+            self.ends.len() as u32 - 1
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+}
+
+/// Spreads the bits of an edge's name.
+#[derive(Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 29
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, name: u64) {
+        self.0 = (self.0 ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// Beyond this, memory for steps and edges would pass a gigabyte.
+const MOST_STEPS: usize = 8 << 20;
