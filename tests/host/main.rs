@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod determinism;
 mod failing;
 mod mapped;
 mod matrix;
 mod order;
+mod user;

@@ -16,6 +16,7 @@ use crate::control::Control;
 use crate::discover::interfaces::{self, Wishes};
 use crate::discover::launcher::Job;
 use crate::error::{Error, Fault, Result};
+use crate::exec;
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Plans, Reach};
 use crate::transport::{
@@ -29,6 +30,8 @@ struct Hello {
     version: String,
     /// The network plugin: name, contract, digest of its file.
     network: String,
+    /// Algorithms of the user's: name and digest of each program.
+    programs: String,
     agreed: Vec<(String, String)>,
     transport: TransportInfo,
 }
@@ -251,7 +254,8 @@ fn open(id: Option<&UniqueId>, rank: Rank, n: u32, config: &Config) -> Result<(F
     let (fabric, transport) = Fabric::open(&settings, rank, n)?;
     let network = settings.net.plugin.map_or(Ok(String::new()), describe)?;
     let agreed = config.agreed().into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), network, agreed, transport };
+    let programs = exec::user_programs(config)?;
+    let hello = Hello { version: env!("CARGO_PKG_VERSION").into(), network, programs, agreed, transport };
     let bytes =
         serde_json::to_vec(&hello).map_err(|error| Error::bug(format!("join information: {error}")))?;
     Ok((fabric, bytes))
@@ -312,6 +316,18 @@ fn agree(hellos: &[Hello], rank: Rank, config: &Config) -> Result<()> {
                 Fault::Remote { rank: other },
                 cause,
                 "install the same plugin file on every host",
+            ));
+        }
+        if hello.programs != hellos[rank.index()].programs {
+            let shown =
+                |programs: &str| if programs.is_empty() { "none".to_owned() } else { programs.to_owned() };
+            let (ours, theirs) = (shown(&hellos[rank.index()].programs), shown(&hello.programs));
+            return Err(Error::new(
+                Fault::Remote { rank: other },
+                format!(
+                    "expected the same programs in CCL_ALGO_FILE, found {ours} on rank {rank} and {theirs} on rank {other}"
+                ),
+                "give every rank the same files",
             ));
         }
         let differences = config.differences(&hello.agreed);
