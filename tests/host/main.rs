@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod algorithms;
+mod determinism;
 mod failing;
 mod joining;
 mod mapped;
 mod matrix;
 mod order;
 mod split;
+mod user;

@@ -29,12 +29,12 @@ fn bandwidth_optimal_algorithms_send_no_more_than_they_must() {
         let vector = 1680 * n as usize;
         let block = 1680;
         let least = (u64::from(n) - 1) * 1680;
-        for algorithm in [Algorithm::Ring, Algorithm::TwoShot, Algorithm::Rabenseifner] {
+        for algorithm in [Algorithm::Ring, Algorithm::TwoShot, Algorithm::Rabenseifner, Algorithm::TwoLevel] {
             for (sent, received) in traffic(Collective::AllReduce, algorithm, n, vector) {
                 assert_eq!((sent.elements, received.elements), (2 * least, 2 * least), "{algorithm} n={n}");
             }
         }
-        for algorithm in [Algorithm::Ring, Algorithm::Direct, Algorithm::Bruck] {
+        for algorithm in [Algorithm::Ring, Algorithm::Direct, Algorithm::Bruck, Algorithm::Pat] {
             for collective in [Collective::AllGather, Collective::ReduceScatter] {
                 for (sent, received) in traffic(collective, algorithm, n, block) {
                     assert_eq!(

@@ -1,9 +1,12 @@
 //! Algorithms that arrive as text: read, checked, verified, and refused with words.
 
-use ccl_plan::machine::{Buffers, Case};
+use ccl_plan::machine::numbers::Numbers;
+use ccl_plan::machine::{Buffers, Case, Stage, walk};
 use ccl_plan::plan::Cast;
 use ccl_plan::program::Program;
-use ccl_plan::verify::{Witness, prove_cast};
+use ccl_plan::select::UserAlgorithm;
+use ccl_plan::verify::mutate::{Damage, damaged};
+use ccl_plan::verify::{Depth, Witness, cases, prove_cast};
 use ccl_plan::{Algorithm, Collective, Plan, Rank};
 
 /// Rank r sends its vector to all others, then folds what they sent, itself first.
@@ -22,6 +25,72 @@ lane 0 of 1
   end
   copy post               scratch(0) -> out                    chunk 0
 ";
+
+/// 1,000 programs broken in one small way: each is refused, with the step that shows it, or computes the right
+/// numbers all the same.
+#[test]
+fn a_broken_program_is_refused_with_its_step() {
+    let manual = include_str!("../../docs/manual/programs.md");
+    let texts = ["all_reduce.hub", "all_reduce.ring"].map(|name| from_manual(manual, name));
+    let texts = texts.into_iter().flat_map(|text| [3, 4, 5, 6].map(|n| (text.clone(), n)));
+    let texts: Vec<(String, u32)> = texts.chain([(PAIRWISE.to_owned(), 4)]).collect();
+    let (mut refused, mut equivalent) = (0, 0);
+    for seed in 0.. {
+        let (text, n) = &texts[seed as usize % texts.len()];
+        let program = text.parse::<Program>().expect("the text is well formed");
+        let damage = Damage::ALL[seed as usize / texts.len() % Damage::ALL.len()];
+        let Some((broken, what)) = damaged(&program, damage, seed) else { continue };
+        match UserAlgorithm::of_program(broken, *n, Depth::Each) {
+            Err(refusal) => {
+                assert!(refusal.instruction().is_some(), "seed {seed}: {damage}, {what}: {refusal}");
+                refused += 1;
+            }
+            Ok(user) => {
+                computes(user.plan())
+                    .unwrap_or_else(|fault| panic!("seed {seed}: {damage}, {what}: {fault}"));
+                equivalent += 1;
+            }
+        }
+        if refused == 1000 {
+            break;
+        }
+    }
+    println!("{refused} refused, {equivalent} as good");
+    assert!(equivalent < refused / 4);
+}
+
+/// Whether a plan computes the right numbers, by arithmetic that shares nothing with the verifier.
+fn computes(plan: &Plan) -> Result<(), String> {
+    for case in cases(plan, Depth::Each).into_iter().filter(|case| case.slots > 1) {
+        let stage = Stage::new(plan, &case).map_err(|fault| fault.to_string())?;
+        let walked = walk(&stage, Numbers::new(&stage)).map_err(|failure| failure.to_string())?;
+        walked.domain.judge(&stage).map_err(|fault| fault.to_string())?;
+    }
+    Ok(())
+}
+
+/// The indented block of the manual that begins with the program's name.
+fn from_manual(manual: &str, name: &str) -> String {
+    let start = manual.find(&format!("    program {name}\n")).expect("the manual has the program");
+    manual[start..]
+        .lines()
+        .take_while(|line| line.starts_with("    "))
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
+#[test]
+fn the_programs_of_the_manual_hold() {
+    let manual = include_str!("../../docs/manual/programs.md");
+    for n in 3..=24 {
+        for name in ["all_reduce.hub", "all_reduce.ring"] {
+            let user = UserAlgorithm::new(&from_manual(manual, name), n, Depth::Each);
+            user.unwrap_or_else(|refusal| panic!("{name} n={n}: {refusal}"));
+        }
+    }
+    let two = UserAlgorithm::new(&from_manual(manual, "all_reduce.hub"), 2, Depth::Each).unwrap_err();
+    assert!(two.to_string().contains("instruction"), "{two}");
+}
 
 fn verdict(text: &str, n: u32) -> Result<(), Box<Witness>> {
     let plan = Plan::new(Collective::AllReduce, Algorithm::Ring, n).expect("rings reduce");

@@ -3,10 +3,11 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ccl_plan::machine::provenance::Orders;
 use ccl_plan::machine::{Buffers, Case};
 use ccl_plan::verify::mutate::mutations;
 use ccl_plan::verify::{Depth, VerifyReport, cases, plans, prove, verify};
-use ccl_plan::{Algorithm, Collective, Plan, Rank};
+use ccl_plan::{Algorithm, Collective, Level, Plan, Rank};
 
 #[test]
 fn every_plan_holds() {
@@ -18,11 +19,52 @@ fn every_plan_holds() {
     for ((collective, algorithm), finding) in &report.findings {
         let fused = *algorithm == Algorithm::Ring
             && !matches!(collective, Collective::Broadcast | Collective::Reduce)
-            || matches!(algorithm, Algorithm::TwoShot | Algorithm::Rabenseifner);
+            || matches!(
+                algorithm,
+                Algorithm::TwoShot | Algorithm::TwoShotTree | Algorithm::Rabenseifner | Algorithm::TwoLevel
+            );
         assert_eq!(finding.slots, if fused { 2 } else { 1 }, "{collective}.{algorithm}: slots");
-        let moving = algorithm.order_moves(*collective);
-        assert_eq!(finding.size_independent, !moving, "{collective}.{algorithm}: order of folds");
+        let stated = (1..=MAX_RANKS).map(|n| algorithm.level(*collective, n)).min();
+        assert_eq!(Some(finding.level), stated, "{collective}.{algorithm}: order of folds");
     }
+}
+
+/// Each plan reaches exactly the level that it states, and those that fold in the canonical tree do so for
+/// numbers of ranks of every shape.
+#[test]
+fn every_plan_reaches_the_level_it_states() {
+    for plan in plans(1..=MAX_RANKS) {
+        let report = verify(&plan, Depth::Each).unwrap_or_else(|witness| panic!("{witness}"));
+        for finding in report.findings.values() {
+            assert_eq!(
+                finding.level,
+                plan.level(),
+                "{}.{} n={}",
+                plan.collective(),
+                plan.algorithm(),
+                plan.n()
+            );
+        }
+    }
+    let canonical = [Algorithm::OneShotTree, Algorithm::TwoShotTree, Algorithm::Binomial];
+    for (algorithm, n) in canonical.into_iter().flat_map(|algorithm| (25..=128).map(move |n| (algorithm, n)))
+    {
+        let plan = Plan::new(Collective::AllReduce, algorithm, n).unwrap();
+        assert_eq!(plan.level(), Level::World);
+        let mut case = cases(&plan, Depth::Quick).remove(0);
+        (case.count, case.slots) = (2, 2);
+        let proof = prove(&plan, &case).unwrap_or_else(|witness| panic!("{witness}"));
+        assert_eq!(proof.orders, Orders::in_tree(n), "{algorithm} n={n}");
+    }
+}
+
+#[test]
+fn a_place_that_is_no_rank_is_not_for_every_world() {
+    let plan = Plan::new(Collective::AllReduce, Algorithm::OneShotTree, 5).unwrap();
+    assert_eq!(plan.level(), Level::World);
+    let turned = plan.with_order(&[1, 0, 2, 3, 4].map(Rank)).unwrap();
+    let finding = verify(&turned, Depth::Each).unwrap().findings.into_values().next().unwrap();
+    assert_eq!((turned.level(), finding.level), (Level::Size, Level::Size));
 }
 
 #[test]
@@ -37,11 +79,15 @@ fn larger_plans_hold() {
 fn nonces_hold_where_sets_end() {
     for (collective, algorithm, n) in [
         (Collective::AllReduce, Algorithm::Ring, 600),
+        (Collective::AllReduce, Algorithm::TwoLevel, 144),
         (Collective::AllReduce, Algorithm::TwoShot, 129),
+        (Collective::AllReduce, Algorithm::TwoShotTree, 131),
+        (Collective::AllReduce, Algorithm::Binomial, 3000),
         (Collective::ReduceScatter, Algorithm::Ring, 257),
         (Collective::AllGather, Algorithm::Direct, 130),
         (Collective::Broadcast, Algorithm::Ring, 5000),
         (Collective::Reduce, Algorithm::Direct, 1000),
+        (Collective::Reduce, Algorithm::DirectTree, 1000),
         (Collective::Barrier, Algorithm::Dissemination, 1500),
         (Collective::Broadcast, Algorithm::Binomial, 5000),
         (Collective::Reduce, Algorithm::Binomial, 4097),
@@ -52,6 +98,9 @@ fn nonces_hold_where_sets_end() {
         (Collective::Gather, Algorithm::Binomial, 1500),
         (Collective::Scatter, Algorithm::Binomial, 1200),
         (Collective::ReduceScatter, Algorithm::Bruck, 160),
+        (Collective::AllToAll, Algorithm::Bruck, 150),
+        (Collective::AllGather, Algorithm::Pat, 200),
+        (Collective::ReduceScatter, Algorithm::Pat, 333),
     ] {
         let plan = Plan::new(collective, algorithm, n).unwrap();
         let mut case = cases(&plan, Depth::Quick).remove(0);
@@ -112,6 +161,6 @@ fn on_all_cores(
 }
 
 /// Algorithms of all collectives.
-const PLANS: u64 = 33;
+const PLANS: u64 = 43;
 /// Up to here every plan is walked through each axis of cases.
 const MAX_RANKS: u32 = 24;

@@ -7,7 +7,7 @@
 use crate::ids::{Channel, Rank};
 use crate::layout::{Layout, Part, PassChunks};
 use crate::program::{
-    Edge, Expr, Extent, ExtentOf, Finish, Instruction, Loop, Move, Operand, OperandId, Program, Vars,
+    Edge, Expr, Extent, ExtentOf, Finish, Instruction, Loop, Move, Operand, OperandId, Program, Stride, Vars,
 };
 
 /// What a lane does next.
@@ -33,6 +33,8 @@ pub struct Step {
     pub pieces: usize,
     /// Elements of each piece; the last may have fewer.
     pub piece_count: usize,
+    /// Where the pieces lie.
+    pub spread: Spread,
     /// What is applied beside the fold.
     pub finish: Finish,
     inputs: [Site; 4],
@@ -57,15 +59,60 @@ impl Step {
         let skipped = piece * self.piece_count;
         let along = |offset| match layout.is_whole() {
             true => offset + skipped,
-            false => layout.blocks_on(offset, piece),
+            false => layout.blocks_on(offset, self.spread.block(piece)),
         };
         let site = match site {
             Site::Input { offset } => Site::Input { offset: along(offset) },
             Site::Output { offset } => Site::Output { offset: along(offset) },
-            Site::Scratch { cell } => Site::Scratch { cell: cell + piece },
+            Site::Scratch { cell } => Site::Scratch { cell: cell.saturating_add(self.spread.cell(piece)) },
             edge => edge,
         };
         (site, self.piece_count.min(self.count - skipped))
+    }
+}
+
+/// Where the pieces of a Move lie: one after the other, or the first few of every so many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spread {
+    every: i32,
+    run: u32,
+    /// Whether blocks are counted around the end of the order.
+    around: bool,
+    /// Whether cells lie like this, rather than blocks of user memory.
+    of_cells: bool,
+}
+
+impl Spread {
+    /// One after the other, up to the last.
+    pub const DENSE: Spread = Spread { every: 1, run: 1, around: false, of_cells: false };
+
+    fn new(program: &Program, m: &Move, stride: Stride, vars: &Vars) -> Spread {
+        let value = |expr| Expr::value(&program.exprs, expr, vars);
+        let every = i32::try_from(value(stride.every)).unwrap_or(i32::MAX);
+        let run = stride.run.map_or(1, value).clamp(1, i64::from(every.unsigned_abs().max(1)));
+        Spread { every, run: run as u32, around: true, of_cells: !program.touches_user(m) }
+    }
+
+    /// The pieces among so many chunks, blocks or cells.
+    fn pieces(self, span: usize) -> usize {
+        let (every, run) = (self.every.unsigned_abs().max(1) as usize, self.run as usize);
+        span / every * run + (span % every).min(run)
+    }
+
+    /// How many blocks from the first a piece lies in user memory, before counting around the end.
+    pub fn block(self, piece: usize) -> i64 {
+        let far = self.distance(piece) as i64;
+        if self.every < 0 { -far } else { far }
+    }
+
+    /// How many cells from the first a piece lies in scratch.
+    pub fn cell(self, piece: usize) -> usize {
+        if self.of_cells { self.distance(piece) } else { piece }
+    }
+
+    fn distance(self, piece: usize) -> usize {
+        let (every, run) = (self.every.unsigned_abs() as usize, self.run as usize);
+        piece / run * every + piece % run
     }
 }
 
@@ -76,6 +123,7 @@ struct Stretch {
     count: usize,
     pieces: usize,
     piece_count: usize,
+    spread: Spread,
 }
 
 /// An operand with everything evaluated. Offsets are elements from the start of the user's buffer.
@@ -245,12 +293,19 @@ impl Cursor {
     fn step(&self, program: &Program, layout: &Layout<'_>, m: &Move) -> Option<Step> {
         let index = Expr::value(&program.exprs, m.extent.index, &self.vars);
         let span = m.extent.span.map_or(1, |span| Expr::value(&program.exprs, span, &self.vars));
-        let stretch = self.stretch(layout, m.extent, index, span)?;
+        let stretch = match m.extent.stride {
+            None => self.stretch(layout, m.extent, index, span)?,
+            Some(stride) => {
+                let spread = Spread::new(program, m, stride, &self.vars);
+                self.spread_out(layout, m.extent, index, span, spread)?
+            }
+        };
         let nowhere = Site::Input { offset: 0 };
         let mut step = Step {
             count: stretch.count,
             pieces: stretch.pieces,
             piece_count: stretch.piece_count,
+            spread: stretch.spread,
             finish: m.finish,
             inputs: [nowhere; 4],
             outputs: [nowhere; 4],
@@ -291,7 +346,26 @@ impl Cursor {
             count,
             pieces: if span == 1 { 1 } else { count.div_ceil(piece_count) },
             piece_count,
+            spread: Spread::DENSE,
         })
+    }
+
+    /// As [`stretch`](Cursor::stretch) where only some blocks of the span are covered.
+    fn spread_out(
+        &self,
+        layout: &Layout<'_>,
+        extent: Extent,
+        index: i64,
+        span: i64,
+        spread: Spread,
+    ) -> Option<Stretch> {
+        let n = layout.n as usize;
+        let span = usize::try_from(span).ok().filter(|span| *span > 0)?.min(n);
+        usize::try_from(index).ok().filter(|first| *first < n)?;
+        let range = layout.block_pass(extent.of, layout.rank_at(index), self.part, self.pass);
+        let (pieces, piece_count) = (spread.pieces(span), range.len());
+        let count = pieces * piece_count;
+        (count > 0).then_some(Stretch { start: range.start, count, pieces, piece_count, spread })
     }
 
     fn site(&self, program: &Program, layout: &Layout<'_>, id: OperandId, index: i64, start: usize) -> Site {

@@ -45,6 +45,10 @@ impl Plan {
         fingerprint.word(self.collective() as u64);
         fingerprint.word(self.algorithm() as u64);
         fingerprint.word(u64::from(self.n()));
+        fingerprint.word(u64::from(self.bundle()));
+        if let Some(program) = self.own_program() {
+            fingerprint.word(program.fingerprint());
+        }
         let order = self.order().unwrap_or_default();
         fingerprint.word(order.len() as u64);
         order.iter().for_each(|rank| fingerprint.word(u64::from(rank.0)));
@@ -69,8 +73,8 @@ mod tests {
     #[test]
     fn digests_do_not_change_between_versions() {
         let plan = Plan::new(Collective::AllReduce, Algorithm::Ring, 4).unwrap();
-        assert_eq!(plan.fingerprint(), 2_824_095_645_354_706_652);
-        assert_eq!(plan.program(Place(0), Place(0)).fingerprint(), 2_123_977_613_928_962_977);
+        assert_eq!(plan.fingerprint(), 7_350_658_656_337_059_162);
+        assert_eq!(plan.program(Place(0), Place(0)).fingerprint(), 3_155_637_894_841_498_607);
     }
 
     #[test]

@@ -173,13 +173,14 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The offset `places` blocks on from one in a user buffer of even blocks.
-    pub fn blocks_on(&self, offset: usize, places: usize) -> usize {
-        if places == 0 || self.order.is_none() || self.count == 0 {
-            return offset + places * self.count;
+    /// The offset `places` blocks on from one in a user buffer of even blocks, around the end of the order.
+    pub fn blocks_on(&self, offset: usize, places: i64) -> usize {
+        if places == 0 || self.count == 0 {
+            return offset;
         }
-        let place = self.place_of(Rank((offset / self.count) as u32)) as usize + places;
-        self.rank_at(place as i64).index() * self.count + offset % self.count
+        let (rank, within) = (offset / self.count, offset % self.count);
+        let place = (i64::from(self.place_of(Rank(rank as u32))) + places).rem_euclid(i64::from(self.n));
+        self.rank_at(place).index() * self.count + within
     }
 
     /// Whether user data is a whole vector rather than blocks.

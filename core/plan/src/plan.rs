@@ -24,7 +24,10 @@ pub struct Plan {
     collective: Collective,
     algorithm: Algorithm,
     n: u32,
+    bundle: u32,
     order: Option<Arc<[Rank]>>,
+    /// What all places run, if it is not the algorithm's.
+    program: Option<Arc<Program>>,
 }
 
 impl Plan {
@@ -36,8 +39,21 @@ impl Plan {
             collective,
             algorithm,
             n,
+            bundle: algorithm.bundle(n),
             order: None,
+            program: None,
         })
+    }
+
+    /// A plan of somebody's own: every place runs `program`. It has passed the checker, not the verifier.
+    ///
+    /// # Errors
+    ///
+    /// What the checker objects to.
+    pub fn of_program(program: Program, n: u32) -> Result<Plan, CheckError> {
+        let (collective, algorithm) = (program.collective, Algorithm::User);
+        let program = Some(Arc::new(Program::clone(&*program.check(n)?)));
+        Ok(Plan { collective, algorithm, n, bundle: 1, order: None, program })
     }
 
     /// The same plan with `order[place]` as the rank at each place; `None` if `order` is not a
@@ -52,6 +68,12 @@ impl Plan {
         }
         let is_permutation = order.len() == seen.len();
         is_permutation.then(|| Plan { order: Some(order.into()), ..self })
+    }
+
+    /// The same plan with so many blocks or ranks taken together; `None` if the algorithm cannot: see
+    /// [`Algorithm::bundle`].
+    pub fn with_bundle(self, bundle: u32) -> Option<Plan> {
+        self.algorithm.takes_bundle(self.n, bundle).then_some(Plan { bundle, ..self })
     }
 
     /// What the plan computes.
@@ -69,6 +91,11 @@ impl Plan {
         self.n
     }
 
+    /// How many blocks or ranks are taken together; see [`Algorithm::bundle`].
+    pub fn bundle(&self) -> u32 {
+        self.bundle
+    }
+
     /// The rank at each place; `None` if they are equal.
     pub fn order(&self) -> Option<&[Rank]> {
         self.order.as_deref()
@@ -82,9 +109,14 @@ impl Plan {
         }
     }
 
+    /// What every place runs, in a plan of [`Plan::of_program`].
+    pub fn own_program(&self) -> Option<&Program> {
+        self.program.as_deref()
+    }
+
     /// The role of a place. `root` is the root's place, or the peer's of a send or receive.
     pub fn role(&self, place: Place, root: Place) -> Role {
-        algo::role(self.collective, self.algorithm, self.n, place, root)
+        algo::role(self, place, root)
     }
 
     /// The program of a place. Places of one role have equal programs.
@@ -94,7 +126,10 @@ impl Plan {
 
     /// The program of a role.
     pub fn program_of(&self, role: Role) -> Program {
-        algo::program(self.collective, self.algorithm, self.n, role)
+        match &self.program {
+            Some(program) => Program::clone(program),
+            None => algo::program(self.collective, self.algorithm, self.n, role),
+        }
     }
 
     /// The checked program of every role that occurs with this root, and each place's index in

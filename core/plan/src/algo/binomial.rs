@@ -1,4 +1,4 @@
-//! Binomial trees: broadcast and reduce in ⌊log2 n⌋ rounds.
+//! Binomial trees: broadcast and reduce in ⌊log2 n⌋ rounds, all-reduce in twice as many.
 //!
 //! Counted from the root, rank v = r − root (modulo n) has the parent v − low(v), where low is the
 //! lowest set bit, and the children v + 1, v + 2, v + 4, … as long as the step is below low(v) and
@@ -12,6 +12,9 @@
 //! A rank with up to three children does all of a pass in one Move; more children take further Moves
 //! of up to four. One slot per edge is enough. Neither reads the input twice after writing the
 //! output, so both are safe in place.
+//!
+//! All-reduce is a reduce to place 0 and a broadcast from there, up and down in lanes of their own. It folds in
+//! the canonical tree (see `in_tree`) for every n, with no more than ⌈log2 n⌉ peers; it pays where that is wanted.
 //!
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication
 //! operations in MPICH", IJHPCA 19 (2005).
@@ -41,9 +44,33 @@ pub(super) fn program(collective: Collective, role: Role) -> Program {
             b.scratch_chunks(u16::from(usize::from(role.children) >= MOVE_OPERANDS));
             b.lane(|l| reduce(l, role, parent));
         }
+        Collective::AllReduce => all_reduce(&mut b, role),
         _ => b.lane(|l| broadcast(l, role, parent)),
     }
     b.finish()
+}
+
+/// A reduce to place 0, which keeps the result, and a broadcast from there.
+fn all_reduce(b: &mut Builder, role: Role) {
+    b.scratch_chunks(u16::from(usize::from(role.children) >= MOVE_OPERANDS));
+    let low = b.low_bit(R);
+    let parent = b.difference(R, low);
+    let parent = b.mod_n(parent);
+    if role.duty == Duty::Root {
+        return b.lane(|l| {
+            reduce(l, role, parent);
+            for sends in sends(role).chunks(MOVE_OPERANDS) {
+                l.fold([output()]).into_all(sends).chunk(0);
+            }
+        });
+    }
+    b.lane(|l| reduce(l, role, parent));
+    b.lane(|l| broadcast(l, role, parent));
+}
+
+/// To all children, the farthest first.
+fn sends(role: Role) -> Vec<Spot> {
+    (0..role.children).rev().map(|k| to(R + (1 << k))).collect()
 }
 
 /// The place of the parent.
@@ -55,7 +82,7 @@ pub(super) fn parent(b: &mut Builder) -> Index {
 
 /// ⌊log2 n⌋ hops; the root sends ⌈log2 n⌉·S bytes, to the largest subtrees first.
 fn broadcast(l: &mut LaneBuilder<'_>, role: Role, parent: Index) {
-    let sends: Vec<Spot> = (0..role.children).rev().map(|k| to(R + (1 << k))).collect();
+    let sends = sends(role);
     let (with_copy, rest) = sends.split_at(sends.len().min(MOVE_OPERANDS - 1));
     let copies: Vec<Spot> = [output()].iter().chain(with_copy).copied().collect();
     let (source, kept) = match role.duty {

@@ -9,25 +9,26 @@
 //!
 //! The same programs serve blocks of different lengths: an empty block is skipped at both ends.
 
-use super::{Duty, Position, Role, in_order};
+use super::{Algorithm, Duty, Fold, Role, fold_of};
 use crate::collective::Collective;
 use crate::program::builder::{Builder, LaneBuilder, N, R, ROOT, from, input, output, to};
 use crate::program::{Chunks, ExtentOf, Program};
 
-pub(super) fn program(collective: Collective, n: u32, role: Role) -> Program {
-    let mut b = Builder::new("direct", collective, Chunks::ONE);
+pub(super) fn program(collective: Collective, algorithm: Algorithm, n: u32, role: Role) -> Program {
+    let fold = fold_of(algorithm);
+    let mut b = Builder::new(algorithm.name(), collective, Chunks::ONE);
     match collective {
         Collective::AllGather | Collective::AllGatherV => all_gather(&mut b),
-        Collective::ReduceScatter | Collective::ReduceScatterV => reduce_scatter(&mut b, n, role.position),
+        Collective::ReduceScatter | Collective::ReduceScatterV => reduce_scatter(&mut b, fold, n, role),
         Collective::AllToAll | Collective::AllToAllV => all_to_all(&mut b),
         Collective::Gather | Collective::GatherV => b.lane(|l| gather(l, role.duty)),
         Collective::Scatter | Collective::ScatterV => b.lane(|l| scatter(l, role.duty)),
         Collective::Broadcast => b.lane(|l| broadcast(l, role.duty)),
         Collective::Reduce => {
             if role.duty == Duty::Root {
-                b.scratch_chunks(in_order::cells(n));
+                b.scratch_chunks(fold.cells(n));
             }
-            b.lane(|l| reduce(l, n, role));
+            b.lane(|l| reduce(l, fold, n, role));
         }
         Collective::Send => b.lane(|l| l.fold([input()]).into([to(ROOT)]).send_block(ROOT)),
         Collective::Recv => b.lane(|l| l.fold([from(ROOT)]).into([output()]).recv_block(ROOT)),
@@ -45,11 +46,11 @@ fn all_gather(b: &mut Builder) {
     });
 }
 
-/// One step; (n−1)·b bytes per rank; folds in absolute order.
-fn reduce_scatter(b: &mut Builder, n: u32, position: Position) {
-    b.scratch_chunks(in_order::cells(n));
+/// One step; (n−1)·b bytes per rank; folds in absolute order, or in the canonical tree.
+fn reduce_scatter(b: &mut Builder, fold: Fold, n: u32, role: Role) {
+    b.scratch_chunks(fold.cells(n));
     b.lane(|l| l.each(1, N, |l, i| l.fold([input()]).pre().into([to(R + i)]).send_block(R + i)));
-    b.lane(|l| in_order::fold(l, n, position, &[output()], ExtentOf::SendBlock, R));
+    b.lane(|l| fold.write(l, (n, role.position), &[output()], ExtentOf::SendBlock, R));
 }
 
 /// One step; (n−1)·b bytes per rank. Not safe in place: a block may arrive before the one in its
@@ -89,10 +90,10 @@ fn broadcast(l: &mut LaneBuilder<'_>, duty: Duty) {
     l.fold([input()]).into([output()]).chunk(0);
 }
 
-/// One step; the root takes (n−1)·S bytes and folds them in absolute order.
-fn reduce(l: &mut LaneBuilder<'_>, n: u32, role: Role) {
+/// One step; the root takes (n−1)·S bytes and folds them in absolute order, or in the canonical tree.
+fn reduce(l: &mut LaneBuilder<'_>, fold: Fold, n: u32, role: Role) {
     if role.duty != Duty::Root {
         return l.fold([input()]).pre().into([to(ROOT)]).chunk(0);
     }
-    in_order::fold(l, n, role.position, &[output()], ExtentOf::Chunk, 0);
+    fold.write(l, (n, role.position), &[output()], ExtentOf::Chunk, 0);
 }

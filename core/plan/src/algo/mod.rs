@@ -9,15 +9,19 @@ mod arc;
 mod binomial;
 mod binomial_blocks;
 mod bruck;
+mod bruck_all_to_all;
 mod direct;
 mod dissemination;
 mod double_tree;
 mod in_order;
+mod in_tree;
 mod one_shot;
 pub(crate) mod pairs;
+pub(crate) mod pat;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
+pub(crate) mod two_level;
 mod two_shot;
 
 use core::fmt;
@@ -27,7 +31,9 @@ use self::pairs::{Pairs, Standing};
 use crate::collective::Collective;
 use crate::dtype::UnknownName;
 use crate::ids::Place;
-use crate::program::{MAX_RANKS, Program};
+use crate::plan::Plan;
+use crate::program::builder::{Index, LaneBuilder, Spot};
+use crate::program::{ExtentOf, MAX_RANKS, Program};
 
 /// A way to carry out a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -54,11 +60,23 @@ pub enum Algorithm {
     Rabenseifner = 8,
     /// Two binary trees, each for half of the vector, up and down at the same time.
     DoubleTree = 9,
+    /// Trees of blocks, of which many travel together, at distances 1, 2, 4 and so on.
+    Pat = 10,
+    /// As one-shot, folding in the canonical tree.
+    OneShotTree = 11,
+    /// As two-shot, folding in the canonical tree.
+    TwoShotTree = 12,
+    /// As direct, folding in the canonical tree.
+    DirectTree = 13,
+    /// A program of the user's: see [`Plan::of_program`].
+    User = 14,
+    /// A ring in each node, a ring of the ranks with one local rank, a ring in each node again.
+    TwoLevel = 15,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Algorithm; 10] = [
+    pub const ALL: [Algorithm; 16] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
@@ -69,6 +87,12 @@ impl Algorithm {
         Algorithm::Bruck,
         Algorithm::Rabenseifner,
         Algorithm::DoubleTree,
+        Algorithm::Pat,
+        Algorithm::OneShotTree,
+        Algorithm::TwoShotTree,
+        Algorithm::DirectTree,
+        Algorithm::User,
+        Algorithm::TwoLevel,
     ];
 
     /// The name used in tables, texts and on the command line.
@@ -84,6 +108,12 @@ impl Algorithm {
             Algorithm::Bruck => "bruck",
             Algorithm::Rabenseifner => "rabenseifner",
             Algorithm::DoubleTree => "double_tree",
+            Algorithm::Pat => "pat",
+            Algorithm::OneShotTree => "one_shot_tree",
+            Algorithm::TwoShotTree => "two_shot_tree",
+            Algorithm::DirectTree => "direct_tree",
+            Algorithm::User => "user",
+            Algorithm::TwoLevel => "two_level",
         }
     }
 
@@ -91,10 +121,17 @@ impl Algorithm {
     pub const fn peers(self, n: u32) -> u32 {
         match self {
             Algorithm::Ring => 2,
-            Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Direct => n.saturating_sub(1),
+            Algorithm::TwoLevel => 4,
+            Algorithm::OneShot
+            | Algorithm::TwoShot
+            | Algorithm::Direct
+            | Algorithm::OneShotTree
+            | Algorithm::TwoShotTree
+            | Algorithm::DirectTree
+            | Algorithm::User => n.saturating_sub(1),
             Algorithm::Dissemination => 2 * rounds(n),
             Algorithm::Binomial | Algorithm::RecursiveDoubling => rounds(n) + 1,
-            Algorithm::Bruck | Algorithm::Rabenseifner => 2 * rounds(n),
+            Algorithm::Bruck | Algorithm::Rabenseifner | Algorithm::Pat => 2 * rounds(n),
             Algorithm::DoubleTree => 5,
         }
     }
@@ -102,23 +139,43 @@ impl Algorithm {
     /// The most ranks that it serves. A span of half of all blocks must fit a slot.
     pub const fn most_ranks(self, collective: Collective) -> u32 {
         match (self, collective) {
-            (Algorithm::Bruck | Algorithm::Rabenseifner, _)
+            // Here spans are up to all blocks.
+            (Algorithm::Bruck, Collective::AllToAll) => 512,
+            // A part of n/g chunks must fit a slot.
+            (Algorithm::Bruck | Algorithm::Rabenseifner | Algorithm::TwoLevel, _)
             | (Algorithm::Binomial, Collective::Gather | Collective::Scatter) => 4096,
             _ => MAX_RANKS,
         }
     }
 
-    /// Whether the order in which an element's contributions are folded depends on where the element
-    /// lies, and so the bits of a result on counts, chunks and channels.
-    pub const fn order_moves(self, collective: Collective) -> bool {
-        // A chain folds all elements in one order; a ring starts each chunk elsewhere, two trees differ, and
-        // where a block is folded on its way to its owner it is the owner's place that counts.
-        let chain = matches!(self, Algorithm::Ring) && matches!(collective, Collective::Reduce);
-        let moves = matches!(
-            self,
-            Algorithm::Ring | Algorithm::Bruck | Algorithm::Rabenseifner | Algorithm::DoubleTree
-        );
-        collective.reduces() && moves && !chain
+    /// The algorithm that takes the same messages and folds in the order of places instead of the canonical
+    /// tree.
+    pub const fn without_tree(self) -> Option<Algorithm> {
+        match self {
+            Algorithm::OneShotTree => Some(Algorithm::OneShot),
+            Algorithm::TwoShotTree => Some(Algorithm::TwoShot),
+            Algorithm::DirectTree => Some(Algorithm::Direct),
+            _ => None,
+        }
+    }
+
+    /// How many blocks or ranks it takes together among `n` ranks, where a plan does not say: the
+    /// aggregation of PAT, the ranks of a node in two-level algorithms. 1 for all others.
+    pub const fn bundle(self, n: u32) -> u32 {
+        match self {
+            Algorithm::Pat => pat::aggregation(n),
+            Algorithm::TwoLevel => two_level::ranks_per_node(n),
+            _ => 1,
+        }
+    }
+
+    /// Whether it can take so many together among `n` ranks.
+    pub const fn takes_bundle(self, n: u32, bundle: u32) -> bool {
+        match self {
+            Algorithm::Pat => bundle.is_power_of_two() && bundle <= pat::aggregation(n),
+            Algorithm::TwoLevel => bundle > 0 && n.is_multiple_of(bundle),
+            _ => bundle == 1,
+        }
     }
 }
 
@@ -142,24 +199,38 @@ pub const fn algorithms(collective: Collective) -> &'static [Algorithm] {
         Collective::AllReduce => {
             const ALL_REDUCE: &[Algorithm] = &[
                 Algorithm::Ring,
+                Algorithm::TwoLevel,
                 Algorithm::DoubleTree,
                 Algorithm::Rabenseifner,
+                Algorithm::Binomial,
                 Algorithm::RecursiveDoubling,
+                Algorithm::OneShotTree,
+                Algorithm::TwoShotTree,
                 Algorithm::OneShot,
                 Algorithm::TwoShot,
             ];
             ALL_REDUCE
         }
-        Collective::Reduce | Collective::Broadcast => {
-            &[Algorithm::Ring, Algorithm::Binomial, Algorithm::Direct]
+        Collective::Broadcast => &[Algorithm::Ring, Algorithm::Binomial, Algorithm::Direct],
+        Collective::Reduce => {
+            &[Algorithm::Ring, Algorithm::Binomial, Algorithm::DirectTree, Algorithm::Direct]
         }
-        Collective::AllGather | Collective::ReduceScatter => {
-            &[Algorithm::Ring, Algorithm::Bruck, Algorithm::Direct]
+        Collective::AllGather => &[Algorithm::Ring, Algorithm::Pat, Algorithm::Bruck, Algorithm::Direct],
+        Collective::ReduceScatter => {
+            const REDUCE_SCATTER: &[Algorithm] = &[
+                Algorithm::Ring,
+                Algorithm::Pat,
+                Algorithm::Bruck,
+                Algorithm::DirectTree,
+                Algorithm::Direct,
+            ];
+            REDUCE_SCATTER
         }
-        Collective::AllGatherV | Collective::ReduceScatterV => &[Algorithm::Ring, Algorithm::Direct],
+        Collective::AllGatherV => &[Algorithm::Ring, Algorithm::Direct],
+        Collective::ReduceScatterV => &[Algorithm::Ring, Algorithm::DirectTree, Algorithm::Direct],
         Collective::Gather | Collective::Scatter => &[Algorithm::Binomial, Algorithm::Direct],
-        Collective::AllToAll
-        | Collective::AllToAllV
+        Collective::AllToAll => &[Algorithm::Direct, Algorithm::Bruck],
+        Collective::AllToAllV
         | Collective::GatherV
         | Collective::ScatterV
         | Collective::Send
@@ -180,6 +251,8 @@ pub struct Role {
     standing: Standing,
     /// In a double tree.
     nodes: [double_tree::Node; 2],
+    /// The plan's bundle.
+    bundle: u32,
 }
 
 /// ⌈log2 n⌉.
@@ -215,17 +288,68 @@ enum Position {
     Last,
 }
 
+/// How one rank folds what all have sent to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fold {
+    /// In the order of places.
+    InOrder,
+    /// In the canonical tree.
+    InTree,
+}
+
+fn fold_of(algorithm: Algorithm) -> Fold {
+    if algorithm.without_tree().is_some() { Fold::InTree } else { Fold::InOrder }
+}
+
+impl Fold {
+    /// Cells of scratch that it needs.
+    fn cells(self, n: u32) -> u16 {
+        match self {
+            Fold::InOrder => in_order::cells(n),
+            Fold::InTree => in_tree::cells(n),
+        }
+    }
+
+    /// Folds the own input with one slot from every other rank into `outputs`.
+    fn write(
+        self,
+        l: &mut LaneBuilder<'_>,
+        (n, position): (u32, Position),
+        outputs: &[Spot],
+        of: ExtentOf,
+        index: impl Into<Index>,
+    ) {
+        match self {
+            Fold::InOrder => in_order::fold(l, n, position, outputs, of, index),
+            Fold::InTree => in_tree::fold(l, n, position, outputs, (of, index.into())),
+        }
+    }
+}
+
 /// The role of `place`.
-pub(crate) fn role(collective: Collective, algorithm: Algorithm, n: u32, place: Place, root: Place) -> Role {
+pub(crate) fn role(plan: &Plan, place: Place, root: Place) -> Role {
+    let (collective, algorithm, n) = (plan.collective(), plan.algorithm(), plan.n());
     let duty = duty(collective, algorithm, n, place, root);
     let folds = matches!(
         (collective, algorithm, duty),
         (Collective::AllReduce, Algorithm::OneShot | Algorithm::TwoShot, _)
-            | (Collective::ReduceScatter | Collective::ReduceScatterV, Algorithm::Direct, _)
-            | (Collective::Reduce, Algorithm::Direct, Duty::Root)
+            | (Collective::AllReduce, Algorithm::OneShotTree | Algorithm::TwoShotTree, _)
+            | (
+                Collective::ReduceScatter | Collective::ReduceScatterV,
+                Algorithm::Direct | Algorithm::DirectTree,
+                _
+            )
+            | (Collective::Reduce, Algorithm::Direct | Algorithm::DirectTree, Duty::Root)
     );
-    let position = if folds && n > 1 { in_order::position(n, place) } else { Position::Any };
+    let position = match in_order::position(n, place) {
+        _ if !folds || n == 1 => Position::Any,
+        fixed @ Position::Fixed(_) => fixed,
+        // In a tree all places take the same steps.
+        _ if fold_of(algorithm) == Fold::InTree => Position::Any,
+        of_many => of_many,
+    };
     let children = match algorithm {
+        Algorithm::Binomial if collective == Collective::AllReduce => binomial::children(n, place, Place(0)),
         Algorithm::Binomial => binomial::children(n, place, root),
         _ => 0,
     };
@@ -237,7 +361,7 @@ pub(crate) fn role(collective: Collective, algorithm: Algorithm, n: u32, place: 
         Algorithm::DoubleTree if n > 1 => double_tree::nodes(n, place),
         _ => Default::default(),
     };
-    Role { duty, position, children, standing, nodes }
+    Role { duty, position, children, standing, nodes, bundle: plan.bundle() }
 }
 
 /// The program of a role; the caller has made sure that the algorithm suits the collective.
@@ -247,18 +371,25 @@ pub(crate) fn program(collective: Collective, algorithm: Algorithm, n: u32, role
     }
     match algorithm {
         Algorithm::Ring => ring::program(collective, role.duty),
-        Algorithm::OneShot => one_shot::program(n, role.position),
-        Algorithm::TwoShot => two_shot::program(n, role.position),
-        Algorithm::Direct => direct::program(collective, n, role),
+        // With one rank in a node, or one node, it is a ring.
+        Algorithm::TwoLevel if role.bundle == 1 || role.bundle == n => ring::all_reduce(algorithm.name()),
+        Algorithm::TwoLevel => two_level::program(n, role.bundle),
+        Algorithm::OneShot | Algorithm::OneShotTree => one_shot::program(n, algorithm, role.position),
+        Algorithm::TwoShot | Algorithm::TwoShotTree => two_shot::program(n, algorithm, role.position),
+        Algorithm::Direct | Algorithm::DirectTree => direct::program(collective, algorithm, n, role),
         Algorithm::Dissemination => dissemination::program(n),
         Algorithm::Binomial => match collective {
             Collective::Gather | Collective::Scatter => binomial_blocks::program(collective, n, role),
             _ => binomial::program(collective, role),
         },
         Algorithm::RecursiveDoubling => recursive_doubling::program(n, role),
+        Algorithm::Bruck if collective == Collective::AllToAll => bruck_all_to_all::program(n),
         Algorithm::Bruck => bruck::program(collective, n),
         Algorithm::Rabenseifner => rabenseifner::program(n),
         Algorithm::DoubleTree => double_tree::program(n, role.nodes),
+        Algorithm::Pat => pat::program(collective, n, role.bundle),
+        // Its plans hold their program.
+        Algorithm::User => alone::program(collective, algorithm.name()),
     }
 }
 
@@ -270,7 +401,9 @@ fn duty(collective: Collective, algorithm: Algorithm, n: u32, place: Place, root
         _ => (root.0 + n - 1) % n,
     };
     match () {
-        () if !collective.rooted() => Duty::Member,
+        // Trees of all-reduce have a root all the same.
+        () if algorithm == Algorithm::Binomial && !collective.rooted() && place.0 == 0 => Duty::Root,
+        () if !collective.rooted() || algorithm == Algorithm::User => Duty::Member,
         () if place == root => Duty::Root,
         () if chained && place.0 != far_end => Duty::Inner,
         () => Duty::Leaf,

@@ -28,6 +28,13 @@ pub(crate) struct Pairs {
     pub(crate) rounds: u32,
 }
 
+/// Whether the pairs and then the steps of recursive doubling are the canonical tree of n ranks: where
+/// the first half of the seats, of the upper half the first half, and so on stand for pairs, or none do.
+pub(crate) const fn in_tree(n: u32) -> bool {
+    // Ones, then zeros.
+    (n + (n & n.wrapping_neg())).is_power_of_two()
+}
+
 impl Pairs {
     pub(crate) const fn of(n: u32) -> Pairs {
         let rounds = n.ilog2();

@@ -23,7 +23,7 @@ pub(super) fn program(collective: Collective, duty: Duty) -> Program {
         Collective::AllGather | Collective::AllGatherV => all_gather(collective),
         Collective::Broadcast => broadcast(duty),
         Collective::Reduce => reduce(duty),
-        _ => all_reduce(),
+        _ => all_reduce("ring"),
     }
 }
 
@@ -31,9 +31,9 @@ pub(super) fn program(collective: Collective, duty: Duty) -> Program {
 ///
 /// Chunk c starts at rank c+1 and collects a contribution at every stop; rank c completes it and
 /// starts it on a second round, on which everybody keeps a copy.
-fn all_reduce() -> Program {
+pub(super) fn all_reduce(name: &str) -> Program {
     let (prev, next) = (from(R - 1), to(R + 1));
-    let mut b = Builder::new("ring", Collective::AllReduce, Chunks::N);
+    let mut b = Builder::new(name, Collective::AllReduce, Chunks::N);
     b.lane(|l| {
         l.fold([input()]).pre().into([next]).chunk(R - 1);
         l.each(2, N, |l, i| l.fold([prev, input()]).pre().into([next]).chunk(R - i));

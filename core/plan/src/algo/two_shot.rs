@@ -11,22 +11,23 @@
 
 use alloc::vec::Vec;
 
-use super::{Position, in_order};
+use super::{Algorithm, Position, fold_of};
 use crate::collective::Collective;
 use crate::program::builder::{Builder, N, R, Spot, from, input, output, to};
 use crate::program::{Chunks, ExtentOf, Program};
 
-pub(super) fn program(n: u32, position: Position) -> Program {
-    let mut b = Builder::new("two_shot", Collective::AllReduce, Chunks::N);
-    b.scratch_chunks(in_order::cells(n));
+pub(super) fn program(n: u32, algorithm: Algorithm, position: Position) -> Program {
+    let fold = fold_of(algorithm);
+    let mut b = Builder::new(algorithm.name(), Collective::AllReduce, Chunks::N);
+    b.scratch_chunks(fold.cells(n));
     b.lane(|l| {
         l.each(1, N, |l, i| l.fold([input()]).pre().into([to(R + i)]).chunk(R + i));
         if let Position::Fixed(_) = position {
             let sends = (1..n as i32).map(|i| to(R + i));
             let everywhere: Vec<Spot> = [output()].into_iter().chain(sends).collect();
-            in_order::fold(l, n, position, &everywhere, ExtentOf::Chunk, R);
+            fold.write(l, (n, position), &everywhere, ExtentOf::Chunk, R);
         } else {
-            in_order::fold(l, n, position, &[output()], ExtentOf::Chunk, R);
+            fold.write(l, (n, position), &[output()], ExtentOf::Chunk, R);
             l.each(1, N, |l, i| l.fold([output()]).into([to(R + i)]).chunk(R));
         }
         l.each(1, N, |l, i| l.fold([from(R - i)]).into([output()]).chunk(R - i));

@@ -16,19 +16,16 @@ pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) ->
         }
         Algorithm::Binomial => match collective {
             Collective::Gather | Collective::Scatter => subtrees(load),
+            Collective::AllReduce => {
+                binomial(Collective::Reduce, load).and(&binomial(Collective::Broadcast, load))
+            }
             _ => binomial(collective, load),
         },
+        Algorithm::Bruck if collective == Collective::AllToAll => bruck_all_to_all(load),
         Algorithm::Bruck => bruck(collective.reduces(), load),
-        Algorithm::Rabenseifner => {
-            let (halving, doubling) = (bruck(true, load), bruck(false, load));
-            Cost {
-                messages: halving.messages + doubling.messages,
-                moves: halving.moves + doubling.moves,
-                moved_bytes: halving.moved_bytes + doubling.moved_bytes,
-                folded_bytes: halving.folded_bytes,
-            }
-        }
+        Algorithm::Rabenseifner => bruck(true, load).and(&bruck(false, load)),
         Algorithm::DoubleTree => double_tree(load),
+        Algorithm::Pat => pat(collective.reduces(), load, algorithm.bundle(load.n)),
         _ => recursive_doubling(load),
     }
 }
@@ -57,6 +54,37 @@ fn bruck(reduces: bool, load: &Load) -> Cost {
         messages: rounds,
         // In about every other round of a rank the places go round the end, and take a Move more.
         moves: (3 * rounds + 1) * load.passes(widest * block),
+        moved_bytes,
+        folded_bytes: if reduces { moved_bytes } else { 0.0 },
+    }
+}
+
+/// In each round the blocks whose distance has its bit; all of them are copied before and behind.
+fn bruck_all_to_all(load: &Load) -> Cost {
+    let (n, rounds) = (u64::from(load.n), u64::from(rounds(load.n)));
+    let block = load.bytes.div_ceil(n);
+    let with_bit = |k: u64| (n >> (k + 1) << k) + (n & ((2 << k) - 1)).saturating_sub(1 << k);
+    let moved: u64 = (0..rounds).map(with_bit).sum();
+    Cost {
+        messages: rounds,
+        moves: (2 * rounds + 2) * load.passes(load.bytes),
+        moved_bytes: (moved * block) as f64,
+        folded_bytes: 0.0,
+    }
+}
+
+/// Each block once, in groups of so many.
+fn pat(reduces: bool, load: &Load, aggregation: u32) -> Cost {
+    let block = load.bytes.div_ceil(u64::from(load.n));
+    let (near, far) = (load.n.next_power_of_two() / aggregation, aggregation.ilog2());
+    let near = near.min(load.n);
+    let messages = u64::from(near - 1 + far);
+    let moved_bytes = load.bytes as f64 * f64::from(load.n - 1) / f64::from(load.n);
+    // Every other sum of a reduce-scatter begins with a copy, an all-gather with that of the own block.
+    let copies = u64::from(if reduces && load.n > 2 { near.div_ceil(2) } else { u32::from(!reduces) });
+    Cost {
+        messages,
+        moves: (2 * messages + copies) * load.passes(u64::from(aggregation) * block),
         moved_bytes,
         folded_bytes: if reduces { moved_bytes } else { 0.0 },
     }

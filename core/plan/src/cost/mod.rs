@@ -5,8 +5,10 @@
 //! formulas are those of the algorithms' own descriptions, and the [`clock`](crate::machine::clock)
 //! gives the same result for the same plan. They leave out contention: that is the simulator's.
 
+mod counted;
 mod logarithmic;
 
+pub use self::counted::Counted;
 use crate::algo::Algorithm;
 use crate::collective::Collective;
 
@@ -43,6 +45,19 @@ pub struct Cost {
     pub moved_bytes: f64,
     /// Bytes folded one after the other.
     pub folded_bytes: f64,
+}
+
+impl Cost {
+    /// One after the other.
+    #[must_use]
+    pub fn and(&self, then: &Cost) -> Cost {
+        Cost {
+            messages: self.messages + then.messages,
+            moves: self.moves + then.moves,
+            moved_bytes: self.moved_bytes + then.moved_bytes,
+            folded_bytes: self.folded_bytes + then.folded_bytes,
+        }
+    }
 }
 
 impl Rates {
@@ -123,7 +138,7 @@ impl Rates {
 }
 
 /// What a collective of `bytes` costs among `n` ranks, at `rates` on each of `channels` channels.
-/// Zero for one rank.
+/// Zero for one rank, and for programs of the user's, which are [`Counted`].
 pub fn cost(
     collective: Collective,
     algorithm: Algorithm,
@@ -148,8 +163,12 @@ pub fn cost(
             Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed }
         }
         // Spans are copied in and out where others are read in place.
-        (Collective::AllReduce, Algorithm::Rabenseifner | Algorithm::RecursiveDoubling)
-        | (Collective::AllGather | Collective::ReduceScatter, Algorithm::Bruck)
+        (
+            Collective::AllReduce,
+            Algorithm::Rabenseifner | Algorithm::RecursiveDoubling | Algorithm::TwoLevel,
+        )
+        | (Collective::AllToAll, Algorithm::Bruck)
+        | (Collective::AllGather | Collective::ReduceScatter, Algorithm::Bruck | Algorithm::Pat)
         | (Collective::Gather | Collective::Scatter, Algorithm::Binomial) => {
             Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed }
         }
@@ -184,8 +203,14 @@ fn pushed(
     let passes = load.passes(bytes);
     let folded = |bytes: f64| if collective.reduces() { bytes } else { 0.0 };
     let n = u64::from(n);
-    // Folds of few contributions are one Move (see `algo::in_order`).
-    let folds = if n <= 4 { 1 } else { n };
+    let in_tree = algorithm.without_tree().is_some();
+    // Folds of few contributions are one Move (see `algo::in_order`); in a tree every pair looks at what its sum
+    // may meet, besides.
+    let folds = match n {
+        0..=3 => 1,
+        4 => 1 + u64::from(in_tree),
+        _ => n + if in_tree { n / 2 } else { 0 },
+    };
     match (collective, algorithm) {
         (Collective::Broadcast | Collective::Reduce, Algorithm::Ring) => {
             // A pipeline: the first chunk passes n−1 hops, the others follow.
@@ -198,15 +223,16 @@ fn pushed(
             moved_bytes: 2.0 * shared,
             folded_bytes: shared,
         },
+        (_, Algorithm::TwoLevel) => two_levels(&load, algorithm.bundle(load.n)),
         (_, Algorithm::Ring) => Cost {
             messages: peers,
             moves: n * block_passes,
             moved_bytes: shared,
             folded_bytes: folded(shared),
         },
-        (_, Algorithm::TwoShot) => Cost {
+        (_, Algorithm::TwoShot | Algorithm::TwoShotTree) => Cost {
             messages: 2,
-            moves: (2 * peers + if n <= 4 { 1 } else { folds + peers }) * block_passes,
+            moves: (2 * peers + folds + if n <= 4 { 0 } else { peers }) * block_passes,
             moved_bytes: 2.0 * shared,
             folded_bytes: shared,
         },
@@ -217,29 +243,49 @@ fn pushed(
             | Algorithm::RecursiveDoubling
             | Algorithm::Bruck
             | Algorithm::Rabenseifner
-            | Algorithm::DoubleTree,
+            | Algorithm::DoubleTree
+            | Algorithm::Pat,
         ) => logarithmic::cost(collective, algorithm, &load),
-        (_, Algorithm::OneShot) => {
+        // It is counted: see `Counted`.
+        (_, Algorithm::User) => Cost::default(),
+        (_, Algorithm::OneShot | Algorithm::OneShotTree) => {
             let all = peers as f64 * whole;
             Cost { messages: 1, moves: (peers + folds) * passes, moved_bytes: all, folded_bytes: all }
         }
-        (Collective::Broadcast | Collective::Reduce, Algorithm::Direct) => {
+        (Collective::Broadcast | Collective::Reduce, Algorithm::Direct | Algorithm::DirectTree) => {
             let all = peers as f64 * whole;
             let moves = if collective == Collective::Reduce { folds } else { n };
             Cost { messages: 1, moves: moves * passes, moved_bytes: all, folded_bytes: folded(all) }
         }
-        (Collective::Send | Collective::Recv, Algorithm::Direct) => {
+        (Collective::Send | Collective::Recv, _) => {
             Cost { messages: 1, moves: passes, moved_bytes: whole, folded_bytes: 0.0 }
         }
         (Collective::Gather | Collective::Scatter | Collective::GatherV | Collective::ScatterV, _) => {
             Cost { messages: 1, moves: n * block_passes, moved_bytes: shared, folded_bytes: 0.0 }
         }
-        (_, Algorithm::Direct) => Cost {
+        (_, Algorithm::Direct | Algorithm::DirectTree) => Cost {
             messages: 1,
             moves: (peers + if collective.reduces() { folds } else { n }) * block_passes,
             moved_bytes: shared,
             folded_bytes: folded(shared),
         },
+    }
+}
+
+/// Three rings: in the node with a span of chunks at a time, between nodes with one, in the node again.
+fn two_levels(load: &Load, ranks_per_node: u32) -> Cost {
+    let (g, nodes) = (u64::from(ranks_per_node), u64::from(load.n / ranks_per_node));
+    let messages = 2 * (g - 1) + 2 * (nodes - 1);
+    let shared = load.bytes as f64 * f64::from(load.n - 1) / f64::from(load.n);
+    let widest = if g == 1 || nodes == 1 { 1 } else { nodes };
+    let chunk = load.bytes.div_ceil(u64::from(load.n));
+    // Each of the rings begins with a Move of its own, or two that a plain ring makes one of.
+    let moves = if widest == 1 { messages + 1 } else { messages + 3 };
+    Cost {
+        messages,
+        moves: moves * load.passes(chunk * widest),
+        moved_bytes: 2.0 * shared,
+        folded_bytes: shared,
     }
 }
 
@@ -304,16 +350,25 @@ mod tests {
     #[test]
     fn formulas_and_clock_agree() {
         let rates = RATES;
-        use Algorithm::{Binomial, Bruck, Direct, OneShot, Rabenseifner, RecursiveDoubling, Ring, TwoShot};
+        use Algorithm::{Binomial, Bruck, Direct, DirectTree, OneShot, OneShotTree, Pat};
+        use Algorithm::{Rabenseifner, RecursiveDoubling, Ring, TwoLevel, TwoShot, TwoShotTree};
         use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
         let pairs = vec![
             (AllReduce, Ring),
             (AllReduce, OneShot),
             (AllReduce, TwoShot),
+            (AllReduce, TwoLevel),
+            (AllReduce, OneShotTree),
+            (AllReduce, TwoShotTree),
+            (ReduceScatter, DirectTree),
+            (AllReduce, Binomial),
             (AllReduce, RecursiveDoubling),
             (AllReduce, Rabenseifner),
             (AllGather, Bruck),
             (ReduceScatter, Bruck),
+            (AllToAll, Bruck),
+            (AllGather, Pat),
+            (ReduceScatter, Pat),
             (ReduceScatter, Ring),
             (AllGather, Ring),
             (AllGather, Direct),
@@ -343,7 +398,9 @@ mod tests {
                 // Of ranks that do not all do the same, the busiest counts.
                 let average = steps.div_ceil(u64::from(n));
                 let same = !(collective.rooted()
-                    || [OneShot, TwoShot, RecursiveDoubling, Bruck, Rabenseifner].contains(&algorithm));
+                    || [OneShot, TwoShot, RecursiveDoubling, Bruck, Rabenseifner, Binomial]
+                        .contains(&algorithm)
+                    || [OneShotTree, TwoShotTree, DirectTree].contains(&algorithm));
                 let right = if same { cost.moves == average } else { cost.moves >= average };
                 assert!(right, "{collective}.{algorithm} n={n}: {} {average}", cost.moves);
             }

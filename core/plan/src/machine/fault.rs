@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::ids::{Channel, Rank};
+use crate::level::Level;
 
 /// A walk that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -159,6 +160,13 @@ pub enum Fault {
         /// The element.
         element: usize,
     },
+    /// Elements are folded in orders that promise less than the algorithm states.
+    Level {
+        /// What it states.
+        stated: Level,
+        /// What the orders promise.
+        found: Level,
+    },
     /// The program could not be checked.
     Unchecked {
         /// Why.
@@ -262,6 +270,12 @@ impl fmt::Display for Fault {
             Fault::Disagree { rank, element } => {
                 write!(f, "element {element}: rank {rank} folds in another order than the first rank")
             }
+            Fault::Level { stated, found } => write!(
+                f,
+                "expected an order of folds as determinism level {} wants it, found {}",
+                stated.name(),
+                found.name()
+            ),
             Fault::Unchecked { reason } => f.write_str(reason),
         }
     }

@@ -140,6 +140,30 @@ pub fn walk<D: Domain>(stage: &Stage<'_>, domain: D) -> Result<Walked<D>, Failur
     Ok(Walked { domain: machine.domain, steps: machine.steps })
 }
 
+/// What to look out for during a walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Watch {
+    /// Who writes an element of a rank's receive buffer.
+    Element(Rank, usize),
+    /// Who fills an edge.
+    Edge(EdgeName),
+}
+
+/// The last step that did what `watch` says, in a walk that goes as far as it can; if none did, the last of the
+/// rank in question.
+pub(crate) fn last_touch<D: Domain>(stage: &Stage<'_>, domain: D, watch: Watch) -> Option<At> {
+    let mut machine = Machine::new(stage, domain);
+    machine.watch = Some(watch);
+    while let Some(fiber) = machine.ready.pop_front() {
+        let index = fiber as usize;
+        machine.fibers[index].queued = false;
+        if machine.run(index).is_err() {
+            break;
+        }
+    }
+    machine.touched.or(machine.last)
+}
+
 struct Machine<'a, D: Domain> {
     fibers: Vec<Fiber<'a, D::Value>>,
     edges: Edges<D::Value, D::Credit>,
@@ -147,13 +171,18 @@ struct Machine<'a, D: Domain> {
     ready: VecDeque<u32>,
     domain: D,
     steps: u64,
+    watch: Option<Watch>,
+    /// The last step that did what is watched for, and the last of its rank.
+    touched: Option<At>,
+    last: Option<At>,
 }
 
 impl<'a, D: Domain> Machine<'a, D> {
     fn new(stage: &'a Stage<'a>, domain: D) -> Self {
         let fibers = fiber::all(stage);
         let ready = (0..fibers.len() as u32).collect();
-        Machine { edges: Edges::new(stage.case.slots), ready, fibers, domain, steps: 0 }
+        let edges = Edges::new(stage.case.slots);
+        Machine { edges, ready, fibers, domain, steps: 0, watch: None, touched: None, last: None }
     }
 
     /// Runs one fiber as far as it goes.
@@ -170,6 +199,9 @@ impl<'a, D: Domain> Machine<'a, D> {
             self.fibers[index].pending = None;
             self.fibers[index].want = None;
             self.steps += 1;
+            if let Some(watch) = self.watch {
+                self.look(index, &action, watch);
+            }
             match action {
                 Action::Move(step) => self.moved(index, &step)?,
                 Action::Signal(_) => self.signal(index)?,
@@ -198,6 +230,28 @@ impl<'a, D: Domain> Machine<'a, D> {
             Action::Barrier => self.arrive(index),
         }
         Ok(true)
+    }
+
+    /// Remembers a step that does what is watched for.
+    fn look(&mut self, index: usize, action: &Action, watch: Watch) {
+        let fiber = &self.fibers[index];
+        let (rank, touches) = match watch {
+            Watch::Edge(edge) => (edge.from, fiber.sends.iter().any(|id| self.edges.name(*id) == edge)),
+            Watch::Element(rank, element) => {
+                let Action::Move(step) = action else { return };
+                let wrote = |site: &Site| {
+                    (0..step.pieces).any(|piece| match step.piece(&fiber.layout, *site, piece) {
+                        (Site::Output { offset }, count) => (offset..offset + count).contains(&element),
+                        _ => false,
+                    })
+                };
+                (rank, step.outputs().iter().any(wrote))
+            }
+        };
+        if fiber.who.rank == rank {
+            self.last = Some(fiber.at());
+            self.touched = if touches { self.last } else { self.touched };
+        }
     }
 
     /// What an action still has to wait for.

@@ -15,6 +15,7 @@ use super::tally::{Tally, mix};
 use super::{Domain, Stage, Who};
 use crate::contract::Contributors;
 use crate::ids::Rank;
+use crate::level::Level;
 
 /// The walk's data as contributions.
 pub struct Provenance<T> {
@@ -166,6 +167,27 @@ impl<T: Tally> Domain for Provenance<T> {
 }
 
 impl Orders {
+    /// By the canonical tree: what of m ranks stands below the largest power of two below m with the rest.
+    pub fn in_tree(n: u32) -> Orders {
+        fn order(first: u32, m: u32) -> u64 {
+            let half = m.next_power_of_two() / 2;
+            match m {
+                0 | 1 => mix(!u64::from(first)),
+                _ => mix(order(first, half) ^ mix(order(first + half, m - half))),
+            }
+        }
+        Orders::Same(order(0, n))
+    }
+
+    /// What results whose elements were folded so promise among `n` ranks.
+    pub fn level(self, n: u32) -> Level {
+        match self {
+            Orders::Mixed => Level::Run,
+            Orders::Same(_) if self != Orders::in_tree(n) => Level::Size,
+            _ => Level::World,
+        }
+    }
+
     /// What two walks say together.
     pub fn and(self, other: Orders) -> Orders {
         match (self, other) {

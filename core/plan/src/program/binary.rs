@@ -9,7 +9,7 @@ use core::fmt;
 
 use super::{
     Bound, Chunks, Edge, Expr, Extent, ExtentOf, Finish, Instruction, Lane, Loop, Modulo, Move, Operand,
-    Operands, Program,
+    Operands, Program, Stride,
 };
 use crate::collective::Collective;
 
@@ -139,6 +139,7 @@ impl Writer {
             Expr::ModN(a) => self.apply(9, a, 0, 0),
             Expr::And(a, b) => self.apply(10, a, b, 0),
             Expr::Pow2(a) => self.apply(11, a, 0, 0),
+            Expr::Zeros(a) => self.apply(12, a, 0, 0),
         }
     }
 
@@ -199,6 +200,8 @@ impl Writer {
         self.u8(0);
         self.u16(m.extent.index);
         self.u16(m.extent.span.unwrap_or(NO_EXPR));
+        self.u16(m.extent.stride.map_or(NO_EXPR, |stride| stride.every));
+        self.u16(m.extent.stride.and_then(|stride| stride.run).unwrap_or(NO_EXPR));
     }
 
     fn bound(&mut self, bound: &Bound) {
@@ -293,7 +296,7 @@ impl Reader<'_> {
 
     fn header(&mut self) -> Read<(Collective, Chunks, u16, [u16; 4])> {
         if self.array::<4>()? != MAGIC || self.u8()? != VERSION {
-            return Err(BinaryError { offset: 0, expected: "a program of version 2" });
+            return Err(BinaryError { offset: 0, expected: "a program of version 3" });
         }
         let collective = Collective::from_code(self.u8()?).ok_or(self.error("a collective"))?;
         let chunks = Chunks { constant: self.u16()?, per_rank: self.u16()? };
@@ -322,6 +325,7 @@ impl Reader<'_> {
             9 => Expr::ModN(a),
             10 => Expr::And(a, b),
             11 => Expr::Pow2(a),
+            12 => Expr::Zeros(a),
             _ => return Err(self.error("a kind of expression")),
         })
     }
@@ -382,9 +386,18 @@ impl Reader<'_> {
             _ => return Err(self.error("an extent")),
         };
         self.u8()?;
-        let (index, span) = (self.u16()?, self.u16()?);
-        let extent = Extent { of, index, span: (span != NO_EXPR).then_some(span) };
+        let (index, span) = (self.u16()?, self.some_expr()?);
+        let stride = match (self.some_expr()?, self.some_expr()?) {
+            (None, None) => None,
+            (Some(every), run) => Some(Stride { every, run }),
+            (None, Some(_)) => return Err(self.error("a stride of its runs")),
+        };
+        let extent = Extent { of, index, span, stride };
         Ok(Move { inputs, outputs, extent, finish: Finish { pre: flags & 1 != 0, post: flags & 2 != 0 } })
+    }
+
+    fn some_expr(&mut self) -> Read<Option<u16>> {
+        Ok(Some(self.u16()?).filter(|expr| *expr != NO_EXPR))
     }
 
     fn operands(&mut self) -> Read<Operands> {
@@ -402,7 +415,7 @@ impl Reader<'_> {
 }
 
 const MAGIC: [u8; 4] = *b"cclP";
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const HEADER_BYTES: usize = 32;
 const LANE_BYTES: usize = 8;
 const EXPR_BYTES: usize = 16;

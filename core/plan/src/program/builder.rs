@@ -26,7 +26,7 @@ use core::ops::{Add, Neg, Sub};
 
 use super::{
     Bound, Chunks, Edge, Expr, ExprId, Extent, ExtentOf, Finish, Instruction, Lane, Loop, Modulo, Move,
-    Operand, OperandId, Operands, Program,
+    Operand, OperandId, Operands, Program, Stride,
 };
 use crate::collective::Collective;
 
@@ -188,6 +188,12 @@ pub trait Arithmetic {
         self.expr(Expr::Pow2(exponent))
     }
 
+    /// The zero bits below the lowest set one.
+    fn zeros(&mut self, of: impl Into<Index>) -> Index {
+        let of = self.id(of.into());
+        self.expr(Expr::Zeros(of))
+    }
+
     /// The remainder by n, never negative.
     fn mod_n(&mut self, of: impl Into<Index>) -> Index {
         let of = self.id(of.into());
@@ -309,6 +315,7 @@ impl LaneBuilder<'_> {
             outputs: Operands::default(),
             finish: Finish::default(),
             span: None,
+            stride: None,
         }
     }
 
@@ -349,6 +356,7 @@ pub struct Sentence<'a> {
     outputs: Operands,
     finish: Finish,
     span: Option<ExprId>,
+    stride: Option<Stride>,
 }
 
 impl Sentence<'_> {
@@ -388,6 +396,19 @@ impl Sentence<'_> {
         self
     }
 
+    /// Of the span, counted around the end of the order, only the first of every so many blocks.
+    pub fn every(mut self, every: impl Into<Index>) -> Self {
+        self.stride = Some(Stride { every: expr(self.lane, every.into()), run: None });
+        self
+    }
+
+    /// The first few of every so many.
+    pub fn by(mut self, run: impl Into<Index>) -> Self {
+        let run = expr(self.lane, run.into());
+        self.stride = self.stride.map(|stride| Stride { run: Some(run), ..stride });
+        self
+    }
+
     /// For a chunk of the whole vector.
     pub fn chunk(self, chunk: impl Into<Index>) {
         self.cover(ExtentOf::Chunk, chunk.into());
@@ -406,8 +427,8 @@ impl Sentence<'_> {
     /// For any extent.
     pub fn cover(self, of: ExtentOf, index: Index) {
         let index = expr(self.lane, index);
-        let Sentence { inputs, outputs, finish, span, .. } = self;
-        let extent = Extent { of, index, span };
+        let Sentence { inputs, outputs, finish, span, stride, .. } = self;
+        let extent = Extent { of, index, span, stride };
         self.lane.instructions.push(Instruction::Move(Move { inputs, outputs, extent, finish }));
     }
 }

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Edge, Expr, ExprId, Extent, Instruction, Move, Operand, OperandId, Operands, Program};
+use super::{Edge, Expr, ExprId, Extent, Instruction, Move, Operand, OperandId, Operands, Program, Stride};
 
 impl Program {
     /// The same program with expressions and operands numbered by first use. Equal programs have
@@ -39,15 +39,22 @@ impl<'a> Renumber<'a> {
         match *instruction {
             Instruction::Move(m) => {
                 let (inputs, outputs) = (self.operands(m.inputs), self.operands(m.outputs));
-                let index = self.expr(m.extent.index);
-                let extent =
-                    Extent { of: m.extent.of, index, span: m.extent.span.map(|span| self.expr(span)) };
+                let extent = self.extent(m.extent);
                 Instruction::Move(Move { inputs, outputs, extent, finish: m.finish })
             }
             Instruction::Signal(id) => Instruction::Signal(self.operand(id)),
             Instruction::Wait(id) => Instruction::Wait(self.operand(id)),
             other => other,
         }
+    }
+
+    fn extent(&mut self, Extent { of, index, span, stride }: Extent) -> Extent {
+        let (index, span) = (self.expr(index), span.map(|span| self.expr(span)));
+        let stride = stride.map(|Stride { every, run }| Stride {
+            every: self.expr(every),
+            run: run.map(|run| self.expr(run)),
+        });
+        Extent { of, index, span, stride }
     }
 
     fn operands(&mut self, operands: Operands) -> Operands {

@@ -12,10 +12,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Deref;
 
-use super::expr::power;
+use super::expr::{power, zeros};
 use super::{
     Bound, Edge, Expr, ExprId, ExtentOf, Instruction, Lane, Loop, MAX_LOOP_DEPTH, Modulo, Move, Operand,
-    OperandId, Program,
+    OperandId, Program, Stride,
 };
 use crate::collective::{Collective, Shape};
 
@@ -72,8 +72,7 @@ impl core::error::Error for CheckError {}
 impl Program {
     /// Checks the program for `n` ranks.
     pub fn check(self, n: u32) -> Result<Checked, CheckError> {
-        let mut checker =
-            Checker { program: &self, n: i64::from(n), used: Vec::new(), reach: 1, widest: 1, index: None };
+        let mut checker = Checker::new(&self, n);
         checker.program()?;
         let widest = usize::try_from(checker.widest).unwrap_or(usize::MAX);
         Ok(Checked { program: Arc::new(self), n, widest })
@@ -89,8 +88,12 @@ struct Checker<'a> {
     reach: i64,
     /// The most that any does.
     widest: i64,
-    /// The first of them, if there is a span.
+    /// How far the cells of a Move reach from the first.
+    cells_reach: i64,
+    /// The first chunk or block, if there is a span that is cut at the last.
     index: Option<ExprId>,
+    /// Whether the Move's span is counted around the end.
+    around: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,7 +119,13 @@ struct Scope {
 
 type Verdict<T = ()> = Result<T, CheckError>;
 
-impl Checker<'_> {
+impl<'a> Checker<'a> {
+    fn new(program: &'a Program, n: u32) -> Checker<'a> {
+        let n = i64::from(n);
+        let (used, index) = (Vec::new(), None);
+        Checker { program, n, used, reach: 1, widest: 1, cells_reach: 1, index, around: false }
+    }
+
     fn program(&mut self) -> Verdict {
         require((1..=i64::from(MAX_RANKS)).contains(&self.n), None, "1 to 2^20 ranks", || {
             self.n.to_string()
@@ -222,7 +231,8 @@ impl Checker<'_> {
         }
         self.finish(at, m)?;
         self.extent(at, m, scope)?;
-        self.index = m.extent.span.map(|_| m.extent.index);
+        self.around = m.extent.stride.is_some();
+        self.index = m.extent.span.filter(|_| !self.around).map(|_| m.extent.index);
         for id in m.inputs.as_slice() {
             self.operand(lane, at, *id, Direction::Receive, scope)?;
         }
@@ -257,21 +267,49 @@ impl Checker<'_> {
             format!("{of:?} in {}", self.program.collective)
         })?;
         let limit = self.limit();
-        self.reach = 1;
+        (self.reach, self.cells_reach) = (1, 1);
         let Some(span) = m.extent.span else {
+            require(m.extent.stride.is_none(), Some(at), "a span beside every", || "none".to_string())?;
             return self.index(at, m.extent.index, limit, "a chunk or block", scope);
         };
-        require(!self.program.collective.uneven(), Some(at), "no span of blocks that differ", || {
-            self.program.collective.to_string()
-        })?;
         for id in [m.extent.index, span] {
             self.known(at, id)?;
+        }
+        if let Some(stride) = m.extent.stride {
+            return self.spread(at, m, span, stride, scope);
         }
         let first = self.interval(m.extent.index, scope).min;
         require(scope.dead() || first >= 0, Some(at), "a first chunk or block of at least 0", || {
             first.to_string()
         })?;
         self.reach = self.interval(span, scope).max.min(limit.saturating_sub(first)).max(0);
+        let one_length = self.reach <= 1 || !self.program.collective.uneven();
+        require(one_length, Some(at), "a span of one block where they differ", || self.reach.to_string())?;
+        self.cells_reach = self.reach;
+        self.widest = self.widest.max(self.reach);
+        Ok(())
+    }
+
+    /// A span of which some blocks are covered.
+    fn spread(&mut self, at: usize, m: &Move, span: ExprId, stride: Stride, scope: &Scope) -> Verdict {
+        let even = m.extent.of != ExtentOf::Chunk && !self.program.collective.uneven();
+        require(even, Some(at), "blocks of one length beside every", || {
+            format!("{:?} in {}", m.extent.of, self.program.collective)
+        })?;
+        for id in [Some(stride.every), stride.run].into_iter().flatten() {
+            self.known(at, id)?;
+        }
+        self.index(at, m.extent.index, self.n, "a block", scope)?;
+        let span = self.interval(span, scope).max.clamp(0, self.n);
+        let every = self.interval(stride.every, scope);
+        let least = if every.min > 0 { every.min } else { (-every.max).max(1) };
+        let run = stride.run.map_or(Interval::exactly(1), |run| self.interval(run, scope)).max.max(1);
+        let runs = span / least + i64::from(span % least > 0);
+        self.reach = runs.saturating_mul(run.min(least)).min(span);
+        if run > least {
+            self.reach = span;
+        }
+        self.cells_reach = if self.program.touches_user(m) { self.reach } else { span };
         self.widest = self.widest.max(self.reach);
         Ok(())
     }
@@ -289,8 +327,8 @@ impl Checker<'_> {
             return refuse(Some(at), "a known operand", format!("operand {id}"));
         };
         let collective = self.program.collective;
-        // Of a range, the first must leave room for the others.
-        let room = |limit: i64| limit - (self.reach - 1).max(0);
+        // Of a range, the first must leave room for the others, but where they go around the end.
+        let room = |limit: i64| if self.around { limit } else { limit - (self.reach - 1).max(0) };
         match (*operand, side) {
             (Operand::Input(block), Direction::Receive) if collective.input() != Shape::None => {
                 self.ranges(at, collective.input())?;
@@ -304,7 +342,7 @@ impl Checker<'_> {
                 let cells = i64::from(self.program.scratch_chunks);
                 // A cell that is the index is cut where the span is.
                 let cut = self.index == Some(cell) && cells >= self.limit();
-                let cells = if cut { cells } else { room(cells) };
+                let cells = if cut { cells } else { cells - (self.cells_reach - 1).max(0) };
                 self.index(at, cell, cells, "a scratch cell", scope)
             }
             (Operand::Receive(edge), Direction::Receive) => self.edge(lane, at, side, edge, scope),
@@ -416,6 +454,7 @@ impl Checker<'_> {
             Expr::ModN(a) => of(a).modulo(self.n),
             Expr::And(a, b) => of(a).and(of(b)),
             Expr::Pow2(a) => of(a).power(),
+            Expr::Zeros(a) => of(a).zeros(),
         }
     }
 }
@@ -495,6 +534,13 @@ impl Interval {
     fn power(self) -> Interval {
         let fits = self.min >= 0 && self.max <= 62;
         Interval { min: if fits { power(self.min) } else { 0 }, max: power(self.max.clamp(0, 62)) }
+    }
+
+    /// No more zeros than the largest value has bits below its highest.
+    fn zeros(self) -> Interval {
+        let most = if self.min < 0 { 63 } else { 63 - i64::from(self.max.max(1).leading_zeros()) };
+        let single = self.min == self.max;
+        if single { Interval::exactly(zeros(self.min)) } else { Interval { min: 0, max: most } }
     }
 
     /// Bits above the highest of either operand stay 0.
@@ -600,7 +646,40 @@ mod tests {
         assert_eq!(widest(Collective::AllToAll, 3, 6.into(), 8), Ok(2));
         // The own block alone cannot be several.
         assert!(widest(Collective::Gather, 3, R, 8).is_err());
-        assert!(widest(Collective::AllToAllV, 1, R, 8).is_err());
+        assert!(widest(Collective::AllToAllV, 2, R, 8).is_err());
+        assert_eq!(widest(Collective::AllToAllV, 1, R, 8), Ok(1));
+    }
+
+    #[test]
+    fn what_lies_apart_stays_within_its_bounds() {
+        let check = |build: &dyn Fn(&mut LaneBuilder<'_>)| {
+            let mut b = Builder::new("test", Collective::AllGather, Chunks::ONE);
+            b.scratch_chunks(4);
+            b.lane(|l| build(l));
+            b.finish().check(8).map(|checked| checked.widest()).map_err(|error| error.to_string())
+        };
+        let got = |l: &mut LaneBuilder<'_>, span: i32, every: i32| {
+            let every = l.plain(every);
+            l.fold([from(R - 1)]).into([output()]).span(span).every(every).recv_block(R);
+        };
+        assert_eq!(check(&|l| got(l, 7, 3)), Ok(3));
+        assert_eq!(check(&|l| got(l, 100, 2)), Ok(4));
+        assert_eq!(check(&|l| got(l, 8, -1)), Ok(8));
+        let runs = |l: &mut LaneBuilder<'_>| {
+            l.fold([from(R - 1)]).into([output()]).span(8).every(4).by(3).recv_block(R);
+        };
+        assert_eq!(check(&runs), Ok(6));
+        let kept = |l: &mut LaneBuilder<'_>, cell: i32, span: i32| {
+            l.fold([from(R - 1)]).into([scratch(cell)]).span(span).every(2).recv_block(0);
+        };
+        assert_eq!(check(&|l| kept(l, 1, 3)), Ok(2));
+        assert!(check(&|l| kept(l, 2, 3)).unwrap_err().contains("a scratch cell in 0..2"));
+        let beside_user = |l: &mut LaneBuilder<'_>| {
+            l.fold([output()]).into([scratch(0)]).span(8).every(2).recv_block(R);
+        };
+        assert_eq!(check(&beside_user), Ok(4));
+        let whole = |l: &mut LaneBuilder<'_>| l.fold([input()]).into([output()]).span(2).every(2).chunk(0);
+        assert!(refusal(whole, |l| l.end()).unwrap_or_default().contains("blocks of one length"));
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub enum Expr {
     And(ExprId, ExprId),
     /// 2 to the power of an expression's value; 0 unless that is in 0..=62.
     Pow2(ExprId),
+    /// How many zero bits lie below the lowest set one; 0 for 0.
+    Zeros(ExprId),
 }
 
 /// What an affine sum is reduced by.
@@ -157,6 +159,7 @@ impl Expr {
             Expr::ModN(a) => wrap(Expr::value(exprs, a, vars), vars.n),
             Expr::And(a, b) => Expr::value(exprs, a, vars) & Expr::value(exprs, b, vars),
             Expr::Pow2(a) => power(Expr::value(exprs, a, vars)),
+            Expr::Zeros(a) => zeros(Expr::value(exprs, a, vars)),
         }
     }
 
@@ -175,6 +178,7 @@ impl Expr {
             Expr::ModN(a) => Expr::ModN(f(a)),
             Expr::And(a, b) => Expr::And(f(a), f(b)),
             Expr::Pow2(a) => Expr::Pow2(f(a)),
+            Expr::Zeros(a) => Expr::Zeros(f(a)),
         }
     }
 
@@ -187,7 +191,8 @@ impl Expr {
             | Expr::Div(a, _)
             | Expr::Mod(a, _)
             | Expr::ModN(a)
-            | Expr::Pow2(a) => (Some(a), None),
+            | Expr::Pow2(a)
+            | Expr::Zeros(a) => (Some(a), None),
             Expr::Min(a, b) | Expr::Max(a, b) | Expr::Add(a, b) | Expr::Xor(a, b) | Expr::And(a, b) => {
                 (Some(a), Some(b))
             }
@@ -199,6 +204,11 @@ impl Expr {
 /// 2 to this power; 0 if it does not fit.
 pub(super) fn power(exponent: i64) -> i64 {
     if (0..=62).contains(&exponent) { 1 << exponent } else { 0 }
+}
+
+/// The zero bits below the lowest set one.
+pub(super) fn zeros(value: i64) -> i64 {
+    if value == 0 { 0 } else { i64::from(value.trailing_zeros()) }
 }
 
 /// `value` modulo `n`, never negative; cheap when `value` is near the range already.

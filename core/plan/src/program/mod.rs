@@ -153,7 +153,7 @@ pub struct Finish {
 ///
 /// With a span the Move covers the chunks or blocks from `index` up to `index + span`, cut at the
 /// last one, one after the other: nothing if the span is not positive or the index lies behind the
-/// last. In scratch they take consecutive cells.
+/// last. In scratch they take consecutive cells. With a [`Stride`] it covers some of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extent {
     /// What the index means.
@@ -162,6 +162,21 @@ pub struct Extent {
     pub index: ExprId,
     /// How many chunks or blocks; one if `None`.
     pub span: Option<ExprId>,
+    /// Which blocks of the span, if not all.
+    pub stride: Option<Stride>,
+}
+
+/// Some blocks of a span: the first `run` of `every` so many.
+///
+/// The span is counted around the end of the order, so it is not cut there, but it has at most n blocks;
+/// where `every` is negative it runs backwards. In a Move that reads and writes neither user buffer it is cells of
+/// scratch that are chosen so; in others they are consecutive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stride {
+    /// From the first block of a run to that of the next: its absolute value, at least 1.
+    pub every: ExprId,
+    /// The blocks of a run, from 1 up to all; one if `None`.
+    pub run: Option<ExprId>,
 }
 
 /// Where a [`Move`]'s length comes from.

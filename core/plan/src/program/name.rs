@@ -23,4 +23,11 @@ impl Program {
             parts.iter().filter(|(is, _)| *is).map(|(_, word)| *word).collect();
         if words.is_empty() { "move".into() } else { words.join("_") }
     }
+
+    /// Whether a Move reads or writes a user buffer.
+    pub(crate) fn touches_user(&self, m: &Move) -> bool {
+        let ids = m.inputs.as_slice().iter().chain(m.outputs.as_slice());
+        ids.filter_map(|id| self.operands.get(usize::from(*id)))
+            .any(|operand| matches!(operand, Operand::Input(_) | Operand::Output(_)))
+    }
 }

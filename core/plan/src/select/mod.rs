@@ -6,15 +6,18 @@
 //! search in that list. [`Selection::explain`] tells why the others lost.
 
 mod allow;
+mod user;
 
 use alloc::vec::Vec;
 use core::fmt;
 
 pub use self::allow::{Allow, AllowError};
+pub use self::user::{Refusal, UserAlgorithm};
 use crate::algo::{Algorithm, algorithms};
 use crate::collective::Collective;
 use crate::cost::{Rates, cost};
 use crate::fingerprint::Fingerprint;
+pub use crate::level::Level;
 
 /// Everything that selection depends on.
 #[derive(Clone, PartialEq, Debug)]
@@ -25,23 +28,15 @@ pub struct Inputs {
     pub rates: Rates,
     /// Most channels.
     pub max_channels: u16,
-    /// Most peers that a rank may have edges with; algorithms that need more are out, unless the
-    /// collective has no other.
+    /// Most peers that a rank may have edges with; algorithms that need more are out, unless no other is
+    /// left for the collective.
     pub max_peers: u32,
     /// What results must not depend on.
     pub level: Level,
     /// The caller's wishes.
     pub allow: Allow,
-}
-
-/// How much may change without changing the bits of a result.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum Level {
-    /// Nothing: equal calls on equal ranks give equal bits.
-    #[default]
-    Run,
-    /// Count, offset, channels and chunks.
-    Size,
+    /// Programs of the user's for so many ranks, at most one for each collective.
+    pub user: Vec<UserAlgorithm>,
 }
 
 /// A decision.
@@ -83,6 +78,10 @@ pub enum Standing {
     TooManyRanks,
     /// Its bits depend on what they must not depend on.
     NotReproducible,
+    /// It folds in a tree, which is not asked for, and does not serve otherwise.
+    TreeNotNeeded,
+    /// It saves what leaves a node, and nobody says which ranks are one.
+    NodesUnknown,
 }
 
 /// One algorithm in an explanation.
@@ -146,7 +145,7 @@ impl Selection {
 impl Inputs {
     /// A digest of all inputs. Ranks whose digests are equal make equal selections.
     pub fn fingerprint(&self) -> u64 {
-        let Inputs { n, rates, max_channels, max_peers, level, allow } = self;
+        let Inputs { n, rates, max_channels, max_peers, level, allow, user } = self;
         let Rates {
             alpha_ns,
             move_ns,
@@ -169,11 +168,17 @@ impl Inputs {
         fingerprint.word(u64::from(*pulls));
         fingerprint.word(*level as u64);
         for collective in Collective::ALL {
-            for algorithm in algorithms(collective) {
+            for algorithm in algorithms(collective).iter().chain([&Algorithm::User]) {
                 fingerprint.word(u64::from(allow.permits(collective, *algorithm)));
             }
         }
+        user.iter().for_each(|user| fingerprint.word(user.plan().fingerprint()));
         fingerprint.finish()
+    }
+
+    /// The user's own program for a collective.
+    pub fn user_algorithm(&self, collective: Collective) -> Option<&UserAlgorithm> {
+        self.user.iter().find(|user| user.plan().collective() == collective)
     }
 }
 
@@ -195,7 +200,9 @@ impl Standing {
             Standing::NotAllowed => "not allowed",
             Standing::TooManyPeers => "needs edges with too many peers",
             Standing::TooManyRanks => "does not serve so many ranks",
-            Standing::NotReproducible => "its bits depend on the size",
+            Standing::NodesUnknown => "no nodes are known",
+            Standing::TreeNotNeeded => "does the same in a tree that nobody asked for",
+            Standing::NotReproducible => "its bits depend on more than the level allows",
         }
     }
 }
@@ -236,19 +243,39 @@ fn candidates(inputs: &Inputs, collective: Collective, bytes: u64) -> Vec<Candid
             standing: standing(inputs, collective, *algorithm),
         }
     };
-    algorithms(collective).iter().map(candidate).collect()
+    let own = inputs.user_algorithm(collective).map(|_| &Algorithm::User);
+    algorithms(collective).iter().chain(own).map(candidate).collect()
 }
 
 fn standing(inputs: &Inputs, collective: Collective, algorithm: Algorithm) -> Standing {
-    let serves = |algorithm: &&Algorithm| inputs.n <= algorithm.most_ranks(collective);
-    let choices = algorithms(collective).iter().filter(serves).count();
-    let moving_order = algorithm.order_moves(collective) && inputs.n > 1;
+    let fits = |algorithm: Algorithm| {
+        inputs.n <= algorithm.most_ranks(collective)
+            && algorithm.level(collective, inputs.n) >= inputs.level
+            && inputs.allow.permits(collective, algorithm)
+    };
+    let other = |algorithm: &Algorithm| *algorithm != Algorithm::TwoLevel && fits(*algorithm);
+    let few_peers = |algorithm: Algorithm| algorithm.peers(inputs.n) <= inputs.max_peers;
+    let choice = || algorithms(collective).iter().any(|other| fits(*other) && few_peers(*other));
     match () {
         () if !inputs.allow.permits(collective, algorithm) => Standing::NotAllowed,
         () if inputs.n > algorithm.most_ranks(collective) => Standing::TooManyRanks,
-        () if choices > 1 && algorithm.peers(inputs.n) > inputs.max_peers => Standing::TooManyPeers,
-        () if moving_order && inputs.level == Level::Size => Standing::NotReproducible,
+        () if level(inputs, collective, algorithm) < inputs.level => Standing::NotReproducible,
+        () if algorithm == Algorithm::TwoLevel && algorithms(collective).iter().any(other) => {
+            Standing::NodesUnknown
+        }
+        // Who writes a program knows how many peers it has.
+        () if algorithm == Algorithm::User => Standing::Slower,
+        () if algorithm.without_tree().is_some_and(fits) => Standing::TreeNotNeeded,
+        () if !few_peers(algorithm) && choice() => Standing::TooManyPeers,
         () => Standing::Slower,
+    }
+}
+
+/// What an algorithm promises.
+fn level(inputs: &Inputs, collective: Collective, algorithm: Algorithm) -> Level {
+    match inputs.user_algorithm(collective) {
+        Some(user) if algorithm == Algorithm::User => user.level(),
+        _ => algorithm.level(collective, inputs.n),
     }
 }
 
@@ -263,7 +290,10 @@ fn channels(inputs: &Inputs, collective: Collective, algorithm: Algorithm, bytes
 
 fn time_ns(inputs: &Inputs, collective: Collective, choice: Choice, bytes: u64) -> f64 {
     let Choice { algorithm, channels } = choice;
-    let cost = cost(collective, algorithm, inputs.n, bytes, &inputs.rates, channels);
+    let cost = match inputs.user_algorithm(collective) {
+        Some(user) if algorithm == Algorithm::User => user.counted().cost(bytes, &inputs.rates, channels),
+        _ => cost(collective, algorithm, inputs.n, bytes, &inputs.rates, channels),
+    };
     inputs.rates.time_ns(&cost, channels)
 }
 

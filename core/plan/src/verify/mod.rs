@@ -20,10 +20,11 @@ pub use self::cases::{Depth, cases, plans};
 use crate::algo::Algorithm;
 use crate::collective::Collective;
 use crate::ids::Rank;
+use crate::level::Level;
 use crate::machine::entered::Entered;
 use crate::machine::provenance::{Orders, Provenance};
 use crate::machine::tally::{Exact, Nonce, Tally};
-use crate::machine::{Case, Failure, Fault, Stage, walk};
+use crate::machine::{Case, Failure, Fault, Stage, Watch, last_touch, walk};
 use crate::plan::{Cast, Plan};
 
 /// What a walk showed.
@@ -74,9 +75,8 @@ pub struct VerifyReport {
 pub struct Finding {
     /// The smallest number of slots with which every case completes.
     pub slots: usize,
-    /// Whether every element was folded in the same order whatever its position, the count, the
-    /// channels and the chunks: its bits depend on nothing but n.
-    pub size_independent: bool,
+    /// What the orders in which elements were folded promise: the weakest of all n and roots.
+    pub level: Level,
 }
 
 /// Walks a plan in one case.
@@ -131,7 +131,12 @@ pub fn verify(plan: &Plan, depth: Depth) -> Result<VerifyReport, Box<Witness>> {
             Err(witness) => return Err(witness),
         }
     }
-    let finding = Finding { slots, size_independent: orders.values().all(|orders| *orders != Orders::Mixed) };
+    let level = orders.values().map(|orders| orders.level(plan.n())).min().unwrap_or(Level::World);
+    if let Some(case) = cases(plan, depth).last().filter(|_| level < plan.level()) {
+        let fault = Fault::Level { stated: plan.level(), found: level };
+        return Err(Witness::new(plan, case, None, Failure { at: None, fault }));
+    }
+    let finding = Finding { slots, level };
     report.findings.insert((plan.collective(), plan.algorithm()), finding);
     Ok(report)
 }
@@ -159,9 +164,32 @@ fn cast_for(plan: &Plan, case: &Case) -> Result<Cast, Box<Witness>> {
 }
 
 fn judged<T: Tally>(stage: &Stage<'_>) -> Result<Proof, Failure> {
-    let walked = walk(stage, Provenance::<T>::new(stage))?;
-    let orders = walked.domain.judge(stage).map_err(|fault| Failure { at: None, fault })?;
+    let walked = walk(stage, Provenance::<T>::new(stage)).map_err(|failure| blamed::<T>(stage, failure))?;
+    let judged = walked.domain.judge(stage).map_err(|fault| Failure { at: None, fault });
+    let orders = judged.map_err(|failure| blamed::<T>(stage, failure))?;
     Ok(Proof { steps: walked.steps, orders })
+}
+
+/// A failure that showed at the end, with the step that led to it: the last one that wrote the element or filled
+/// the edge, or the last of a rank that did not.
+fn blamed<T: Tally>(stage: &Stage<'_>, failure: Failure) -> Failure {
+    let watch = match &failure {
+        Failure { at: Some(_), .. } => None,
+        Failure { fault: Fault::Leftover { edge, .. }, .. } => Some(Watch::Edge(*edge)),
+        Failure { fault: Fault::Disagree { rank, element }, .. } => Some(Watch::Element(*rank, *element)),
+        Failure { fault: Fault::Wrong(wrong), .. } => {
+            let blocks = stage.output_blocks(wrong.rank);
+            let start = blocks.get(wrong.block as usize).map_or(0, |(offset, _)| *offset);
+            Some(Watch::Element(wrong.rank, start + wrong.element))
+        }
+        Failure { fault: Fault::Deadlock { chain, .. }, .. } => {
+            let at = chain.first().map(|waiting| waiting.at);
+            return Failure { at, ..failure };
+        }
+        _ => None,
+    };
+    let at = watch.and_then(|watch| last_touch(stage, Provenance::<T>::new(stage), watch));
+    Failure { at: failure.at.or(at), ..failure }
 }
 
 fn heard(stage: &Stage<'_>) -> Result<Proof, Failure> {
@@ -214,7 +242,7 @@ impl AddAssign<&VerifyReport> for VerifyReport {
         for (key, theirs) in &other.findings {
             let ours = self.findings.entry(*key).or_insert(*theirs);
             ours.slots = ours.slots.max(theirs.slots);
-            ours.size_independent &= theirs.size_independent;
+            ours.level = ours.level.min(theirs.level);
         }
     }
 }
@@ -232,8 +260,9 @@ mod tests {
         let finding = |collective, algorithm| report.findings[&(collective, algorithm)];
         assert_eq!(finding(Collective::AllReduce, Algorithm::Ring).slots, 2);
         assert_eq!(finding(Collective::AllReduce, Algorithm::OneShot).slots, 1);
-        assert!(finding(Collective::AllReduce, Algorithm::TwoShot).size_independent);
-        assert!(!finding(Collective::AllReduce, Algorithm::Ring).size_independent);
+        assert_eq!(finding(Collective::AllReduce, Algorithm::TwoShotTree).level, Level::World);
+        assert_eq!(finding(Collective::AllReduce, Algorithm::TwoShot).level, Level::Size);
+        assert_eq!(finding(Collective::AllReduce, Algorithm::Ring).level, Level::Run);
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::machine::numbers::Numbers;
 use crate::machine::tally::mix;
 use crate::machine::{Case, Failure, Fault, Stage, walk};
 use crate::plan::{Cast, Plan};
-use crate::program::{Expr, ExprId, ExtentOf, Instruction, Modulo, Move, Operand, Operands, Program};
+use crate::program::{Expr, ExprId, Extent, ExtentOf, Instruction, Modulo, Move, Operand, Operands, Program};
 
 /// A kind of damage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ pub enum Damage {
     Step,
     /// A Move covers the next or the previous chunk or block.
     Chunk,
-    /// A Move covers one chunk or block more or less.
+    /// A Move covers one chunk or block more or less, or others.
     Span,
     /// An edge leads to the next or the previous peer.
     Peer,
@@ -147,6 +147,13 @@ pub fn mutate(plan: &Plan, damage: Damage, slots: usize, seed: u64) -> Result<Op
     Ok(Some(Mutant { damage, what, verdict }))
 }
 
+/// A program with one small thing changed, and which; `None` if there is nothing to damage in this way.
+pub fn damaged(program: &Program, damage: Damage, seed: u64) -> Option<(Program, String)> {
+    let mut program = program.clone();
+    let what = damage_program(&mut program, damage, &mut Random(seed))?;
+    Some((program.canonical(), what))
+}
+
 /// Whether a plan that the verifier accepted is as good as the sound one.
 fn second_opinion(
     plan: &Plan,
@@ -246,8 +253,12 @@ fn damage_program(program: &mut Program, damage: Damage, random: &mut Random) ->
             m.extent.index = shifted(program, m.extent.index, random.sign());
         }
         (Damage::Span, Instruction::Move(m)) => {
-            let span = m.extent.span?;
-            m.extent.span = Some(moved(program, span, random.sign()));
+            let Extent { span, stride, .. } = &mut m.extent;
+            let stride = stride.iter_mut().flat_map(|stride| [Some(&mut stride.every), stride.run.as_mut()]);
+            let mut lengths: Vec<&mut ExprId> = [span.as_mut()].into_iter().chain(stride).flatten().collect();
+            let one = random.below(lengths.len());
+            let length = lengths.get_mut(one)?;
+            **length = moved(program, **length, random.sign());
         }
         (Damage::Extent, Instruction::Move(m)) => {
             let others = [ExtentOf::Chunk, ExtentOf::SendBlock, ExtentOf::RecvBlock];

@@ -18,6 +18,8 @@ pub(super) struct Common {
     pub(super) version: String,
     /// The network plugin: name, contract, digest of its file.
     pub(super) network: String,
+    /// Algorithms of the user's: name and digest of each program.
+    pub(super) programs: String,
     pub(super) agreed: Vec<(String, String)>,
     pub(super) process: Arc<ProcessInfo>,
 }
@@ -88,6 +90,16 @@ fn agree(hello: &Common, other: Rank, own: &Common, rank: Rank, config: &Config)
         );
         return differ(cause, "install the same plugin file on every host");
     }
+    if hello.programs != own.programs {
+        let shown =
+            |programs: &str| if programs.is_empty() { "none".to_owned() } else { programs.to_owned() };
+        let cause = format!(
+            "expected the same programs in CCL_ALGO_FILE, found {} on rank {rank} and {} on rank {other}",
+            shown(&own.programs),
+            shown(&hello.programs)
+        );
+        return differ(cause, "give every rank the same files");
+    }
     let differences = config.differences(&hello.agreed);
     if !differences.is_empty() {
         let lines: Vec<_> = differences.iter().map(|d| difference(d, rank, other)).collect();
@@ -111,6 +123,15 @@ mod tests {
     use super::*;
 
     fn hello(config: &Config, version: &str, host: &str, descriptor: i32) -> Vec<u8> {
+        hello_with(config, (version, ""), host, descriptor)
+    }
+
+    fn hello_with(
+        config: &Config,
+        (version, programs): (&str, &str),
+        host: &str,
+        descriptor: i32,
+    ) -> Vec<u8> {
         let process = ProcessInfo {
             host: host.to_owned(),
             host_name: host.to_owned(),
@@ -123,6 +144,7 @@ mod tests {
         let common = Common {
             version: version.to_owned(),
             network: String::new(),
+            programs: programs.to_owned(),
             agreed,
             process: Arc::new(process),
         };
@@ -151,6 +173,7 @@ mod tests {
         for (odd, said) in [
             (hello(&config, "2", "a", 1), "1 on rank 0 and 2 on rank 1"),
             (hello(&other, "1", "a", 1), "CCL_SLOTS"),
+            (hello_with(&config, ("1", "mine abcd"), "a", 1), "found none on rank 0 and mine abcd on rank 1"),
             (vec![1, 2, 3], "too few bytes"),
             ([&same()[..4], b"nonsense"].concat(), "too few bytes"),
         ] {

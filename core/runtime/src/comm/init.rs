@@ -18,6 +18,7 @@ use crate::discover::interfaces::{self, Wishes};
 use crate::discover::launcher::Job;
 use crate::discover::topology;
 use crate::error::{Error, Result};
+use crate::exec;
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Plans, Reach};
 use crate::transport::{
@@ -257,6 +258,7 @@ pub(super) fn open_with(
     let common = Common {
         version: env!("CARGO_PKG_VERSION").into(),
         network,
+        programs: exec::user_programs(config)?,
         agreed,
         process: Arc::clone(&transport.process),
     };

@@ -178,6 +178,9 @@ settings! {
     Choosing {
         /// The algorithms allowed, per collective.
         algo: Option<Choices> = "", CCL_ALGO [NCCL_ALGO], Must;
+        /// Files with programs of your own, one for a collective: verified for the number of ranks, then chosen like the
+        /// library's algorithms, under the name `user`. The same texts on all ranks.
+        algo_file: Names = "", CCL_ALGO_FILE, May;
         /// The most channels to use.
         max_nchannels: Option<Between<1, 1024>> = "", CCL_MAX_NCHANNELS [NCCL_MAX_NCHANNELS], Must;
         /// What the bits of a result may depend on: `run` (only the same ranks and call give the same bits), `size` (not

@@ -47,12 +47,13 @@ pub(super) struct Lendable {
 impl Lendable {
     /// One-shot is out: in place it folds into what it has just lent. In all others whatever
     /// overwrites lent input arrives from a rank that has read it: chunk c of a two-shot's result
-    /// comes from the rank that folded chunk c. Reduce is out because its root alone would work, and
+    /// comes from the rank that folded chunk c. Nobody has shown as much of a user's program. Reduce is out because its root alone would work, and
     /// programs with spans because theirs are partial sums that the next step folds into, or ranges
     /// with gaps.
     pub(super) fn of(plan: &Plan, cast: &Cast) -> Lendable {
         let spans = cast.programs.iter().any(spans);
-        if plan.algorithm() == Algorithm::OneShot || plan.collective() == Collective::Reduce || spans {
+        let out = [Algorithm::OneShot, Algorithm::OneShotTree, Algorithm::User].contains(&plan.algorithm());
+        if out || plan.collective() == Collective::Reduce || spans {
             return Lendable::default();
         }
         let all = |scales: bool, divides: bool| {

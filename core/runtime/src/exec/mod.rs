@@ -9,5 +9,8 @@ pub mod reduce;
 mod step;
 mod straight;
 mod tape;
+mod user;
 
 pub use plans::{Reach, selection};
+pub(crate) use user::digest as user_programs;
+pub use user::read_program;

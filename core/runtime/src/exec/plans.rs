@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ccl_plan::cost::Rates;
 use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::program::Checked;
-use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection};
+use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
 use ccl_plan::verify::{Depth, verify};
 use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algorithms};
 
@@ -15,6 +15,7 @@ use super::mapped;
 use super::reduce::Reduction;
 use super::straight;
 use super::tape::Tape;
+use super::user;
 use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
 use crate::observe::board::{Packed, Signature};
@@ -218,13 +219,16 @@ impl Plans {
         if let Some(known) = self.programs.get(&key) {
             return Ok(Arc::clone(known));
         }
-        let plan = Plan::new(collective, algorithm, self.n).ok_or_else(|| {
+        let own = self.selection.inputs().user_algorithm(collective).map(|user| user.plan().clone());
+        let own = own.filter(|_| algorithm == Algorithm::User);
+        let plan = own.or_else(|| Plan::new(collective, algorithm, self.n)).ok_or_else(|| {
             Error::usage(
                 format!("expected an algorithm for {collective} with {} ranks, found {algorithm}", self.n),
                 "see `ccl plan show` for the algorithms of each collective, and check CCL_ALGO",
             )
         })?;
-        if self.n <= MOST_RANKS_PROVEN {
+        // A program of the user's was proven before it was chosen.
+        if self.n <= MOST_RANKS_PROVEN && algorithm != Algorithm::User {
             prove(&plan)?;
         }
         let program = plan.program(Place(self.rank.0), Place(root.0));
@@ -369,8 +373,8 @@ fn prove(plan: &Plan) -> Result<()> {
 ///
 /// # Errors
 ///
-/// A name in `CCL_ALGO` that is no algorithm, rules that leave a collective none, or a level of
-/// determinism that no algorithm reaches yet.
+/// A file of `CCL_ALGO_FILE` that holds no algorithm, a name in `CCL_ALGO` that is none, or rules that leave a collective none, or none that reaches the
+/// level of determinism.
 pub fn selection(config: &Config, n: u32, reach: Reach) -> Result<Selection> {
     let rates = match reach {
         Reach::Memory => Rates::SHARED_MEMORY,
@@ -381,16 +385,12 @@ pub fn selection(config: &Config, n: u32, reach: Reach) -> Result<Selection> {
     let level = match config.determinism() {
         Determinism::Run => Level::Run,
         Determinism::Size => Level::Size,
-        Determinism::World => {
-            return Err(Error::usage(
-                "expected CCL_DETERMINISM to be run or size, found world, which this version does not support",
-                "use size, which does not depend on counts and chunks",
-            ));
-        }
+        Determinism::World => Level::World,
     };
-    let allow = config.algo().map_or(Ok(Allow::default()), allow)?;
-    let inputs =
-        Inputs { n, rates, max_channels: most_channels(config), max_peers: MOST_PEERS, level, allow };
+    let user = user::algorithms(config, n)?;
+    let allow = config.algo().map_or(Ok(Allow::default()), |choices| allow(choices, &user))?;
+    let max_channels = most_channels(config);
+    let inputs = Inputs { n, rates, max_channels, max_peers: MOST_PEERS, level, allow, user };
     Selection::new(inputs).map_err(|error| {
         Error::usage(
             format!(
@@ -432,7 +432,7 @@ pub enum Reach {
 
 /// The setting's rules, spelt out for each collective. A rule for all says nothing about collectives
 /// that have none of its algorithms.
-fn allow(choices: &Choices) -> Result<Allow> {
+fn allow(choices: &Choices, user: &[UserAlgorithm]) -> Result<Allow> {
     let known: Vec<String> = Algorithm::ALL.iter().map(|a| a.name().replace('_', "")).collect();
     if let Some(unknown) = choices.names().find(|name| !known.iter().any(|known| known == name)) {
         return Err(Error::usage(
@@ -444,7 +444,8 @@ fn allow(choices: &Choices) -> Result<Allow> {
         ));
     }
     let rules = Collective::ALL.map(|collective| {
-        let all = algorithms(collective).iter();
+        let own = user.iter().any(|user| user.plan().collective() == collective);
+        let all = algorithms(collective).iter().chain(own.then_some(&Algorithm::User));
         let allowed: Vec<_> =
             all.filter(|a| choices.allows(collective.name(), a.name())).map(|a| a.name()).collect();
         (!allowed.is_empty()).then(|| format!("{collective}:{}", allowed.join(",")))

@@ -67,7 +67,7 @@ impl LaneStep<'_> {
     ) -> Result<bool, Stop> {
         let call = self.call;
         let lending = call.decision.lending;
-        let resolve = Resolve::new(call.bound, lending, layout.chunk_count, channel);
+        let resolve = Resolve::new(call.bound, layout.n, lending, layout.chunk_count, channel);
         let mut moved = false;
         loop {
             let entry = match pending {
@@ -210,20 +210,16 @@ impl LaneStep<'_> {
     /// As for [`LaneStep::fold_all`].
     #[cold]
     unsafe fn fold_pieces(&self, entry: &Entry, inputs: &[*const u8], outputs: &[*mut u8]) {
-        let Pieces { number, count, user_bytes, cell_bytes } = entry.pieces;
+        let Pieces { number, count, .. } = entry.pieces;
         let piece_bytes = count * (entry.bytes / entry.count);
-        let start = |spot: &Spot, piece: usize| match spot {
-            Spot::Send(_) | Spot::Recv(_) => piece * user_bytes,
-            Spot::Scratch(_) => piece * cell_bytes,
-            Spot::From(..) | Spot::To(..) => piece * piece_bytes,
-        };
+        let start = |spot: &Spot, piece: usize| entry.pieces.offset(spot, piece, piece_bytes);
         let (mut sources, mut targets) = ([std::ptr::null(); 4], [std::ptr::null_mut(); 4]);
         for piece in 0..number {
             for ((source, input), spot) in sources.iter_mut().zip(inputs).zip(entry.inputs()) {
-                *source = input.wrapping_add(start(spot, piece));
+                *source = input.wrapping_byte_offset(start(spot, piece));
             }
             for ((target, output), spot) in targets.iter_mut().zip(outputs).zip(entry.outputs()) {
-                *target = output.wrapping_add(start(spot, piece));
+                *target = output.wrapping_byte_offset(start(spot, piece));
             }
             let mut part = *entry;
             part.count = count.min(entry.count - piece * count);

@@ -5,7 +5,7 @@
 //! up. Replaying them is running the same program: a [`Tape`] is made by the same [`Cursor`] that a
 //! longer call follows step by step, and both are executed by the same code.
 
-use ccl_plan::cursor::{Action, Cursor, Site, Step};
+use ccl_plan::cursor::{Action, Cursor, Site, Spread, Step};
 use ccl_plan::layout::Layout;
 use ccl_plan::program::Checked;
 use ccl_plan::{Channel, Rank, ReduceOp, Shape};
@@ -54,10 +54,30 @@ pub(super) struct Pieces {
     pub(super) user_bytes: usize,
     /// The same in scratch.
     pub(super) cell_bytes: usize,
+    /// Which of the chunks, blocks or cells they are.
+    spread: Spread,
+    /// The blocks of a user buffer, where user data is blocks.
+    blocks: usize,
 }
 
 impl Pieces {
-    const ONE: Pieces = Pieces { number: 1, count: 0, user_bytes: 0, cell_bytes: 0 };
+    const ONE: Pieces =
+        Pieces { number: 1, count: 0, user_bytes: 0, cell_bytes: 0, spread: Spread::DENSE, blocks: 0 };
+
+    /// Bytes from the first piece to another, where a Move's range of an operand begins at `spot`.
+    pub(super) fn offset(&self, spot: &Spot, piece: usize, piece_bytes: usize) -> isize {
+        let offset = match *spot {
+            Spot::Send(at) | Spot::Recv(at) if self.spread != Spread::DENSE => {
+                let first = (at / self.user_bytes) as i64;
+                let block = (first + self.spread.block(piece)).rem_euclid(self.blocks as i64);
+                return (block - first) as isize * self.user_bytes as isize;
+            }
+            Spot::Send(_) | Spot::Recv(_) => piece * self.user_bytes,
+            Spot::Scratch(_) => self.spread.cell(piece) * self.cell_bytes,
+            Spot::From(..) | Spot::To(..) => piece * piece_bytes,
+        };
+        offset as isize
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,7 +152,7 @@ impl Tape {
         let (mut entries, mut lanes) = (Vec::new(), vec![0]);
         for channel in (0..layout.channels).map(Channel) {
             for lane in 0..program.lanes.len() {
-                let resolve = Resolve::new(bound, lending, layout.chunk_count, channel);
+                let resolve = Resolve::new(bound, layout.n, lending, layout.chunk_count, channel);
                 let mut cursor = Cursor::new(program, lane, channel, layout, bound.root);
                 while let Some(action) = cursor.next(program, layout) {
                     if entries.len() == LONGEST {
@@ -160,10 +180,18 @@ pub(super) struct Resolve {
     folds_inputs: bool,
     /// Bytes of a block, where user data is blocks.
     block_bytes: Option<usize>,
+    /// The number of ranks.
+    n: u32,
 }
 
 impl Resolve {
-    pub(super) fn new(bound: &Bound, lending: Lending, chunk_count: usize, channel: Channel) -> Resolve {
+    pub(super) fn new(
+        bound: &Bound,
+        n: u32,
+        lending: Lending,
+        chunk_count: usize,
+        channel: Channel,
+    ) -> Resolve {
         Resolve {
             size_bytes: bound.dtype.size_bytes(),
             chunk_count,
@@ -174,6 +202,7 @@ impl Resolve {
             folds_inputs: bound.collective.reduces(),
             block_bytes: (bound.collective.input() != Shape::Whole)
                 .then(|| bound.count * bound.dtype.size_bytes()),
+            n,
         }
     }
 
@@ -230,7 +259,12 @@ impl Resolve {
             count: step.piece_count,
             user_bytes: self.block_bytes.unwrap_or(piece_bytes),
             cell_bytes: self.chunk_count * self.size_bytes,
+            spread: step.spread,
+            blocks: self.n as usize,
         };
+        if step.spread != Spread::DENSE {
+            return pieces;
+        }
         let gaps = |site: &Site| match site {
             Site::Input { .. } | Site::Output { .. } => pieces.user_bytes != piece_bytes,
             Site::Scratch { .. } => pieces.cell_bytes != piece_bytes,

@@ -1,6 +1,7 @@
 //! `ccl plan`: shows, verifies and explains the programs that carry out collectives.
 
 mod explain;
+mod files;
 mod memory;
 mod show;
 mod verify;

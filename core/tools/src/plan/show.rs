@@ -1,8 +1,10 @@
 //! `ccl plan show`: the program of a collective, as text or as the records that are executed.
 
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ccl::exec::read_program;
 use ccl::plan::algo::algorithms;
 use ccl::plan::program::Program;
 use ccl::plan::{Algorithm, Place, Plan};
@@ -14,9 +16,9 @@ use crate::text;
 /// Print the programs of a plan; without a collective, which algorithms there are.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The collective
-    #[arg(value_parser = parse_collective)]
-    collective: Option<Collective>,
+    /// The collective, or a file with a program
+    #[arg(value_name = "COLLECTIVE or FILE", value_parser = parse_what)]
+    what: Option<What>,
     /// The algorithm [default: the collective's first]
     #[arg(short, long, value_parser = parse_algorithm)]
     algorithm: Option<Algorithm>,
@@ -36,11 +38,38 @@ pub(crate) struct Args {
 
 /// Prints.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    text::print(&match args.collective {
+    text::print(&match &args.what {
         None => list(),
-        Some(collective) => show(args, collective)?,
+        Some(What::Collective(collective)) => show(args, *collective)?,
+        Some(What::File(file)) => show_file(args, file)?,
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is shown.
+#[derive(Clone, Debug)]
+enum What {
+    Collective(Collective),
+    File(PathBuf),
+}
+
+fn parse_what(text: &str) -> Result<What, String> {
+    match parse_collective(text) {
+        Ok(collective) => Ok(What::Collective(collective)),
+        Err(_) if Path::new(text).is_file() => Ok(What::File(text.into())),
+        Err(error) => Err(format!("{error}, which is no file either")),
+    }
+}
+
+/// A program of one's own, as it will be executed.
+fn show_file(args: &Args, file: &Path) -> Result<String> {
+    let program = read_program(file)?;
+    let refused =
+        |error| Error::usage(format!("{}: {error}", file.display()), "`ccl plan verify FILE` tells more");
+    let checked = program.check(args.nranks).map_err(refused)?;
+    let bytes = checked.to_bytes();
+    let header = format!("# {} for {} ranks, {} bytes: all\n", checked.name, args.nranks, bytes.len());
+    Ok(header + &if args.binary { hexadecimal(&bytes) } else { checked.to_string() })
 }
 
 fn list() -> String {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +16,7 @@ use ccl::{Collective, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use super::{parse_algorithm, parse_collective};
+use super::{files, parse_algorithm, parse_collective};
 use crate::text;
 
 /// Verify every algorithm of every collective for every number of ranks, and see that damaged
@@ -24,12 +25,15 @@ use crate::text;
 /// Ends with status 1 if a plan fails, and prints the smallest failing case.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// Programs to verify, in place of the library's
+    #[arg(value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
     /// The largest number of ranks
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    max_ranks: u32,
+    pub(super) max_ranks: u32,
     /// The smallest number of ranks
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    min_ranks: u32,
+    pub(super) min_ranks: u32,
     /// Only these collectives
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_collective)]
     collective: Vec<Collective>,
@@ -38,23 +42,26 @@ pub(crate) struct Args {
     algorithm: Vec<Algorithm>,
     /// Programs to damage of each plan with up to 16 ranks, to see that they are rejected
     #[arg(long, value_name = "COUNT", default_value_t = 64)]
-    mutations: u64,
+    pub(super) mutations: u64,
     /// What the random choice of damages starts from
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    seed: u64,
+    pub(super) seed: u64,
     /// Fewer cases of each plan
     #[arg(long)]
-    quick: bool,
+    pub(super) quick: bool,
     /// Plans verified at the same time [default: the number of CPUs]
     #[arg(long, value_name = "J")]
     jobs: Option<NonZero<usize>>,
     /// Print one JSON object
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Verifies.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    if !args.files.is_empty() {
+        return files::main(args);
+    }
     let start = Instant::now();
     let outcome = run(args);
     let elapsed = start.elapsed();
@@ -146,7 +153,7 @@ fn tables(outcome: &Outcome, elapsed: Duration) -> String {
         "programs",
         "walks",
         "slots",
-        "bits by",
+        "determinism",
         "mutations",
         "rejected",
         "equivalent",
@@ -160,9 +167,7 @@ fn tables(outcome: &Outcome, elapsed: Duration) -> String {
             report.programs.to_string(),
             report.walks.to_string(),
             finding.map_or(String::new(), |finding| finding.slots.to_string()),
-            finding
-                .map_or("", |finding| if finding.size_independent { "ranks" } else { "ranks, size" })
-                .to_owned(),
+            finding.map_or("", |finding| finding.level.name()).to_owned(),
             report.mutations.to_string(),
             report.rejected.to_string(),
             report.equivalent.to_string(),
@@ -206,7 +211,7 @@ struct Numbers {
     #[serde(skip_serializing_if = "Option::is_none")]
     slots: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    size_independent: Option<bool>,
+    determinism: Option<&'static str>,
 }
 
 impl Numbers {
@@ -223,7 +228,7 @@ impl Numbers {
             rejected: report.rejected,
             equivalent: report.equivalent,
             slots: finding.map(|finding| finding.slots),
-            size_independent: finding.map(|finding| finding.size_independent),
+            determinism: finding.map(|finding| finding.level.name()),
         }
     }
 }

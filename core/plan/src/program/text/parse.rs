@@ -9,7 +9,7 @@ use super::{LOOP_VARS, TextError};
 use crate::collective::Collective;
 use crate::program::{
     Bound, Chunks, Edge, Expr, ExprId, Extent, ExtentOf, Finish, Instruction, Lane, Loop, MAX_LOOP_DEPTH,
-    Modulo, Move, Operand, OperandId, Operands, Program,
+    Modulo, Move, Operand, OperandId, Operands, Program, Stride,
 };
 
 pub(super) fn program(text: &str) -> Parsed<Program> {
@@ -160,13 +160,22 @@ impl Parser {
             () => return line.fail("`chunk`, `send_block` or `recv_block`"),
         };
         let index = self.expr(line)?;
-        let span = if line.accept("span") { Some(self.expr(line)?) } else { None };
-        let m = Move { inputs, outputs, extent: Extent { of, index, span }, finish };
+        let span = self.after("span", line)?;
+        let stride = match self.after("every", line)? {
+            None => None,
+            Some(every) => Some(Stride { every, run: self.after("by", line)? }),
+        };
+        let m = Move { inputs, outputs, extent: Extent { of, index, span, stride }, finish };
         let derived = self.program.move_name(&m);
         if derived != name {
             return Err(start.error(format!("`{derived}` for these operands"), format!("`{name}`")));
         }
         Ok(Instruction::Move(m))
+    }
+
+    /// The expression after a word, if that comes next.
+    fn after(&mut self, word: &str, line: &mut Line<'_>) -> Parsed<Option<ExprId>> {
+        if line.accept(word) { Ok(Some(self.expr(line)?)) } else { Ok(None) }
     }
 
     fn operands(&mut self, line: &mut Line<'_>) -> Parsed<Operands> {
@@ -248,6 +257,7 @@ impl Parser {
             "lowbit" => return Ok(Expr::LowBit(a)),
             "modn" => return Ok(Expr::ModN(a)),
             "pow2" => return Ok(Expr::Pow2(a)),
+            "zeros" => return Ok(Expr::Zeros(a)),
             _ => line.expect(",")?,
         }
         if let "mul" | "div" | "mod" = name {
@@ -373,7 +383,7 @@ fn narrow(index: usize) -> u16 {
     u16::try_from(index).unwrap_or(u16::MAX)
 }
 
-const FUNCTIONS: [&str; 11] =
-    ["lowbit", "min", "max", "add", "xor", "mul", "div", "mod", "modn", "and", "pow2"];
+const FUNCTIONS: [&str; 12] =
+    ["lowbit", "min", "max", "add", "xor", "mul", "div", "mod", "modn", "and", "pow2", "zeros"];
 /// Far above what the checker allows; keeps hostile texts off the stack's end.
 const MAX_NESTING: usize = 32;

@@ -7,7 +7,7 @@ use core::fmt;
 
 use super::LOOP_VARS;
 use crate::program::{
-    Bound, Edge, Expr, ExprId, ExtentOf, Instruction, Modulo, Move, Operand, OperandId, Program,
+    Bound, Edge, Expr, ExprId, ExtentOf, Instruction, Modulo, Move, Operand, OperandId, Program, Stride,
 };
 
 pub(super) fn program(program: &Program, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,8 +63,15 @@ fn moved(program: &Program, m: &Move) -> String {
         ExtentOf::RecvBlock => "recv_block",
     };
     let index = expr(program, m.extent.index);
-    let span = m.extent.span.map_or(String::new(), |span| format!(" span {}", expr(program, span)));
-    format!("{:<21} {finish:<8}  {operands:<36} {of} {index}{span}", program.move_name(m))
+    let stride = m.extent.stride;
+    let lies = [
+        ("span", m.extent.span),
+        ("every", stride.map(|Stride { every, .. }| every)),
+        ("by", stride.and_then(|Stride { run, .. }| run)),
+    ];
+    let said = lies.iter().filter_map(|(word, id)| Some(format!(" {word} {}", expr(program, (*id)?))));
+    let lies: String = said.collect();
+    format!("{:<21} {finish:<8}  {operands:<36} {of} {index}{lies}", program.move_name(m))
 }
 
 fn operand(program: &Program, id: OperandId) -> String {
@@ -111,6 +118,7 @@ fn expr(program: &Program, id: ExprId) -> String {
         Expr::ModN(a) => format!("modn({})", of(a)),
         Expr::And(a, b) => format!("and({}, {})", of(a), of(b)),
         Expr::Pow2(a) => format!("pow2({})", of(a)),
+        Expr::Zeros(a) => format!("zeros({})", of(a)),
     }
 }
 

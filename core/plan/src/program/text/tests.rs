@@ -68,10 +68,13 @@ proptest! {
     }
 }
 
+/// An index, and perhaps a span, every how many of it, and in which runs.
+type Lies<T> = (T, Option<T>, Option<T>, Option<T>);
+
 /// A sentence of the random program: which operands, which data, which flags.
 #[derive(Clone, Debug)]
 enum Line {
-    Move(Vec<Operand>, Vec<Operand>, ExtentOf, (Node, Option<Node>), Finish),
+    Move(Vec<Operand>, Vec<Operand>, ExtentOf, Lies<Node>, Finish),
     Signal(Operand),
     Loop(Bound, Bound, Vec<Line>),
     Barrier,
@@ -105,7 +108,7 @@ fn programs() -> impl Strategy<Value = Program> {
 
 /// A line with its expressions interned.
 enum Ready {
-    Move(Vec<Spot>, Vec<Spot>, ExtentOf, (Index, Option<Index>), Finish),
+    Move(Vec<Spot>, Vec<Spot>, ExtentOf, Lies<Index>, Finish),
     Signal(Spot),
     Loop(Bound, Bound, Vec<Ready>),
     Barrier,
@@ -113,12 +116,12 @@ enum Ready {
 
 fn prepare(b: &mut Builder, line: &Line) -> Ready {
     match line {
-        Line::Move(inputs, outputs, of, (index, span), finish) => {
+        Line::Move(inputs, outputs, of, (index, span, every, run), finish) => {
             let inputs = inputs.iter().map(|operand| spot(b, operand)).collect();
             let outputs = outputs.iter().map(|operand| spot(b, operand)).collect();
             let index = node(b, index);
-            let span = span.as_ref().map(|span| node(b, span));
-            Ready::Move(inputs, outputs, *of, (index, span), *finish)
+            let [span, every, run] = [span, every, run].map(|some| some.as_ref().map(|some| node(b, some)));
+            Ready::Move(inputs, outputs, *of, (index, span, every, run), *finish)
         }
         Line::Signal(operand) => Ready::Signal(spot(b, operand)),
         Line::Loop(start, end, body) => {
@@ -130,11 +133,13 @@ fn prepare(b: &mut Builder, line: &Line) -> Ready {
 
 fn write(l: &mut LaneBuilder<'_>, line: &Ready) {
     match line {
-        Ready::Move(inputs, outputs, of, (index, span), finish) => {
+        Ready::Move(inputs, outputs, of, (index, span, every, run), finish) => {
             let sentence = l.fold_all(inputs).into_all(outputs).finish(*finish);
-            let sentence = match span {
-                Some(span) => sentence.span(*span),
-                None => sentence,
+            let sentence = match (span, every, run) {
+                (None, ..) => sentence,
+                (Some(span), None, _) => sentence.span(*span),
+                (Some(span), Some(every), None) => sentence.span(*span).every(*every),
+                (Some(span), Some(every), Some(run)) => sentence.span(*span).every(*every).by(*run),
             };
             sentence.cover(*of, *index);
         }
@@ -185,6 +190,7 @@ fn node(b: &mut Builder, node: &Node) -> Index {
                 0 => Expr::LowBit(a),
                 1 => Expr::ModN(a),
                 5 => Expr::Pow2(a),
+                6 => Expr::Zeros(a),
                 2 => Expr::Mul(a, *constant),
                 3 => Expr::Div(a, *constant),
                 _ => Expr::Mod(a, *constant),
@@ -208,7 +214,8 @@ fn lines(depth: u32) -> BoxedStrategy<Line> {
     let operands = || prop::collection::vec(operands(), 1..=4);
     let of = prop::sample::select([ExtentOf::Chunk, ExtentOf::SendBlock, ExtentOf::RecvBlock].to_vec());
     let finish = (any::<bool>(), any::<bool>()).prop_map(|(pre, post)| Finish { pre, post });
-    let extents = (nodes(), prop::option::of(nodes()));
+    let some = || prop::option::of(nodes());
+    let extents = (nodes(), some(), some(), some());
     let moves = (operands(), operands(), of, extents, finish)
         .prop_map(|(inputs, outputs, of, extent, finish)| Line::Move(inputs, outputs, of, extent, finish));
     let flat =
@@ -235,7 +242,7 @@ fn nodes() -> impl Strategy<Value = Node> {
     );
     sum.prop_recursive(2, 4, 2, |inner| {
         prop_oneof![
-            (0..6_u8, inner.clone(), any::<i32>()).prop_map(|(k, a, c)| Node::Unary(k, a.into(), c)),
+            (0..7_u8, inner.clone(), any::<i32>()).prop_map(|(k, a, c)| Node::Unary(k, a.into(), c)),
             (0..5_u8, inner.clone(), inner).prop_map(|(k, a, b)| Node::Binary(k, a.into(), b.into())),
         ]
     })
