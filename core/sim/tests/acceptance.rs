@@ -1,7 +1,7 @@
 //! What the simulator must show: published figures, agreement of its engines, and its own speed.
 #![expect(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
-use std::time::Instant;
+use std::time::Duration;
 
 use ccl_plan::cost::{Rates, cost};
 use ccl_plan::machine::Case;
@@ -12,6 +12,7 @@ use ccl_sim::formula::{Constants, Protocol, Scheme, fit};
 use ccl_sim::{
     Bootstrap, Clocks, Costs, Fabric, Job, Machine, Network, Reach, Route, Swept, even_case, fluid, sweep,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 /// Small all-reduce of the library's own programs, in µs, on nodes of six ranks.
 fn small_us(algorithm: Algorithm, n: u32, machine: &Machine) -> f64 {
@@ -76,7 +77,7 @@ fn summit_rings_are_linear_and_trees_logarithmic() {
     // Swept, with NCCL's chains in the nodes and a double tree over the nodes.
     let two_levels = slow.base_us + 2.0 * 5.0 * slow.local_us + tree_of_nodes_us(4096, slow.network_us);
     let by_sweep = ring_us / two_levels;
-    // One tree over all ranks has two more levels between nodes.
+    // One tree over all ranks has three more levels between nodes on its longest way.
     let machine = summit(Scheme::Tree);
     let machine = Machine { network: Reach { latency_us: 14.5, ..machine.network }, ..machine };
     let by_flat_tree = ring_us / small_us(Algorithm::DoubleTree, 24_576, &machine);
@@ -335,17 +336,23 @@ fn nodes_of_six(from: Rank, to: Rank, _: Channel) -> Link {
     }
 }
 
-/// Seconds of the host's time, the best of three, and what was found.
+/// Seconds of processor time, the best of three, and what was found.
 fn timed(algorithm: Algorithm, case: &Case, clocks: Clocks) -> (f64, Swept) {
     let once = || {
-        let start = Instant::now();
+        let start = processor_time();
         let plan = Plan::new(Collective::AllReduce, algorithm, case.n).unwrap();
         let job = Job::new(&plan, case, 4).unwrap();
         let swept = sweep(&job, &Costs { link: nodes_of_six, gamma_ns_per_byte: 0.001 }, clocks).unwrap();
-        (start.elapsed().as_secs_f64(), swept)
+        ((processor_time() - start).as_secs_f64(), swept)
     };
     let first = once();
     (0..2).map(|_| once()).fold(first, |best, next| if next.0 < best.0 { next } else { best })
+}
+
+/// That of this thread: others may be using the machine.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Test 8, in release builds; others sweep an eighth of the ranks, in whatever time.
@@ -361,19 +368,20 @@ fn sweeps_are_fast() {
     for (what, algorithm, case, clocks, limit_s) in [
         ("ring, 4 KiB for each rank", Algorithm::Ring, &ring, Clocks::Full, 2.0),
         ("ring, 1 GiB", Algorithm::Ring, &uneven, Clocks::Full, 2.0),
-        ("ring, shared clocks", Algorithm::Ring, &ring, Clocks::Shared, 0.1),
+        ("ring, 4 KiB for each rank, shared clocks", Algorithm::Ring, &ring, Clocks::Shared, 0.1),
         ("double tree, 64 MiB", Algorithm::DoubleTree, &tree, Clocks::Full, 0.1),
         ("double tree, 64 MiB", Algorithm::DoubleTree, &large, Clocks::Full, 1.0),
     ] {
         let (seconds, swept) = timed(algorithm, case, clocks);
-        println!(
-            "{what}, {} ranks: {seconds:.3} s for {} steps, {:.0} µs",
-            case.n,
-            swept.steps,
-            swept.finish_ns / 1e3
-        );
+        let us = swept.finish_ns / 1e3;
+        println!("{what}, {} ranks: {seconds:.3} s for {} steps, {us:.0} µs", case.n, swept.steps);
         assert!(seconds < limit_s || cfg!(debug_assertions), "{what}: {seconds} s");
     }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+    let most_kib: u64 = most.unwrap().parse().unwrap();
+    println!("most memory: {} MiB", most_kib >> 10);
+    assert!(most_kib < 1 << 20, "{most_kib} KiB");
 }
 
 /// Test 9.
