@@ -203,14 +203,7 @@ fn pushed(
     let passes = load.passes(bytes);
     let folded = |bytes: f64| if collective.reduces() { bytes } else { 0.0 };
     let n = u64::from(n);
-    let in_tree = algorithm.without_tree().is_some();
-    // Folds of few contributions are one Move (see `algo::in_order`); in a tree every pair looks at what its sum
-    // may meet, besides.
-    let folds = match n {
-        0..=3 => 1,
-        4 => 1 + u64::from(in_tree),
-        _ => n + if in_tree { n / 2 } else { 0 },
-    };
+    let folds = fold_moves(n, algorithm);
     match (collective, algorithm) {
         (Collective::Broadcast | Collective::Reduce, Algorithm::Ring) => {
             // A pipeline: the first chunk passes n−1 hops, the others follow.
@@ -246,7 +239,6 @@ fn pushed(
             | Algorithm::DoubleTree
             | Algorithm::Pat,
         ) => logarithmic::cost(collective, algorithm, &load),
-        // It is counted: see `Counted`.
         (_, Algorithm::User) => Cost::default(),
         (_, Algorithm::OneShot | Algorithm::OneShotTree) => {
             let all = peers as f64 * whole;
@@ -269,6 +261,18 @@ fn pushed(
             moved_bytes: shared,
             folded_bytes: folded(shared),
         },
+    }
+}
+
+/// Moves of a rank that folds what all have sent to it.
+fn fold_moves(n: u64, algorithm: Algorithm) -> u64 {
+    let in_tree = algorithm.without_tree().is_some();
+    // Few contributions are one Move (see `algo::in_order`); in a tree every pair looks at what its sum may meet,
+    // besides.
+    match n {
+        0..=3 => 1,
+        4 => 1 + u64::from(in_tree),
+        _ => n + if in_tree { n / 2 } else { 0 },
     }
 }
 
