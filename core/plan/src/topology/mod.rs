@@ -27,7 +27,7 @@
 //! assert_eq!(topology.distance_of(&path), Distance::Nvl);
 //! ```
 //!
-//! It does not find out what a machine is made of, and it knows of no file format: that is the runtime's.
+//! It does not find out what a machine is made of: that is the runtime's.
 
 mod builder;
 mod component;
@@ -38,7 +38,9 @@ mod path;
 pub mod search;
 #[cfg(test)]
 mod tests;
+mod whole;
 mod widths;
+pub mod xml;
 
 use alloc::string::String;
 use alloc::vec::Vec;

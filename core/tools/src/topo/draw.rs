@@ -7,7 +7,6 @@ use ccl::{Error, Result};
 use svg::Document;
 use svg::node::element::{Path, Rectangle, Text};
 
-use super::labels::{label, ranks};
 use super::number;
 use crate::text;
 
@@ -199,17 +198,14 @@ impl<'a> Picture<'a> {
             let width = self.widths.get(vertex).copied().unwrap_or(BOX.0);
             let corner = (x - width / 2.0, y - BOX.1 / 2.0);
             page = page.add(rectangle(corner, (width, BOX.1), fill, "#444444"));
-            let ranks = text::ranges(&ranks(self.machine, *vertex));
+            let ranks = text::ranges(&self.machine.ranks_at(*vertex).collect::<Vec<_>>());
             let below = match &component.kind {
                 Kind::Nic(_) => component.name.clone(),
                 _ if ranks.is_empty() => String::new(),
                 _ => format!("rank {ranks}"),
             };
-            let own = label(self.machine, *vertex);
-            let title = match component.kind {
-                Kind::Cpu(_) | Kind::Gpu(_) | Kind::Nic(_) => own.rsplit('/').next().unwrap_or(&own),
-                _ => component.kind.name(),
-            };
+            let label = self.machine.label(*vertex);
+            let title = label.rsplit('/').next().unwrap_or(&label);
             let rise = if below.is_empty() { 0.0 } else { 7.0 };
             page = page.add(write((*x, y + 4.0 - rise), title, 12, "middle"));
             page = page.add(write((*x, y + 4.0 + rise), &below, 10, "middle"));

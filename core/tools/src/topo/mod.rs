@@ -1,19 +1,17 @@
 //! `ccl topo`: the machine as a matrix, as NCCL's XML, as a picture, and the rings and trees that fit it.
 
 mod draw;
-mod labels;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ccl::discover::topology::{Processor, load, load_file, processors, write};
+use ccl::discover::topology::{Processor, load, load_file, processors};
 use ccl::plan::topology::search::{ChannelOrder, Limits, Pattern, search};
-use ccl::plan::topology::{Component, Kind, Router, Topology, TopologyBuilder, Vertex};
+use ccl::plan::topology::{Kind, Router, Topology, Vertex, xml};
 use ccl::{Config, Error, Result};
 use serde_json::{Value, json};
 
-use self::labels::{describe, label};
 use crate::size::format_bytes;
 use crate::text;
 
@@ -56,13 +54,13 @@ Examples:
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let config = Config::load()?;
     let machine = args.file.as_deref().map_or_else(|| load(&config), load_file)?;
-    let machine = if args.nodes > 1 { repeat(&machine, args.nodes)? } else { machine };
+    let machine = if args.nodes == 1 { machine } else { machine.repeated(args.nodes).ok_or_else(several)? };
     if let Some(path) = &args.svg {
         save(path, &draw::svg(&machine)?)?;
     }
     let is_here = args.file.is_none() && config.topo_file().is_none();
     text::print(&match (args.xml, args.json) {
-        (true, _) => write(&machine),
+        (true, _) => xml::write(&machine),
         (_, true) => format!("{}\n", json(&machine, args.rings)),
         _ => {
             let mut shown = if is_here { sentence(&processors(Path::new("/sys"))) } else { String::new() };
@@ -82,26 +80,8 @@ fn save(path: &Path, text: &str) -> Result<()> {
     })
 }
 
-/// A machine of `times` nodes, each like the one that is all of `machine`.
-fn repeat(machine: &Topology, times: u32) -> Result<Topology> {
-    if machine.nodes().len() != 1 {
-        let cause = format!("expected one node to repeat, found {}", machine.nodes().len());
-        return Err(Error::usage(cause, "leave --nodes away: the file has several nodes already"));
-    }
-    let mut builder = TopologyBuilder::default();
-    let count = machine.vertices().len() as u32;
-    for turn in 0..times {
-        let node = builder.node("");
-        let moved = |vertex: Vertex| Vertex(vertex.0 + turn * count);
-        for vertex in machine.vertices() {
-            builder.vertex(Component { node: Some(node), ..machine.component(vertex).clone() });
-        }
-        for wire in machine.links().map(|link| machine.wire(link)) {
-            builder.link(moved(wire.from), moved(wire.to), wire.medium, wire.gb_per_s, wire.latency_ns);
-        }
-        machine.seats().iter().for_each(|seat| _ = builder.rank(moved(*seat)));
-    }
-    builder.build().map_err(|error| Error::bug(error.to_string()))
+fn several() -> Error {
+    Error::usage("expected one node to repeat, found several", "leave --nodes away")
 }
 
 /// What the matrix has rows for: GPUs and NICs, and CPUs where there are no GPUs.
@@ -115,20 +95,41 @@ fn rows(machine: &Topology) -> Vec<Vertex> {
 fn matrix(machine: &Topology) -> String {
     let (rows, mut router) = (rows(machine), Router::new(machine));
     let mut table = text::table([""]);
-    table.set_header([String::new()].into_iter().chain(rows.iter().map(|to| label(machine, *to))));
+    table.set_header([String::new()].into_iter().chain(rows.iter().map(|to| machine.label(*to))));
     for from in &rows {
         let mut cell = |to: &Vertex| match machine.way(&mut router, *from, *to) {
             _ if from == to => "X".to_owned(),
             Some((distance, path)) => format!("{distance} {}", number(path.gb_per_s)),
             None => "DIS".to_owned(),
         };
-        table.add_row([label(machine, *from)].into_iter().chain(rows.iter().map(&mut cell)));
+        table.add_row([machine.label(*from)].into_iter().chain(rows.iter().map(&mut cell)));
     }
     let mut parts = text::table(["", "what", "where", "ranks"]);
     for vertex in &rows {
         parts.add_row(describe(machine, *vertex));
     }
     format!("{}\n\n{}\n", table.trim_fmt(), parts.trim_fmt())
+}
+
+/// The row that says more of it: label, what, where, ranks.
+fn describe(machine: &Topology, vertex: Vertex) -> [String; 4] {
+    let component = machine.component(vertex);
+    let facts = match &component.kind {
+        Kind::Cpu(cpu) => format!("NUMA domain, {} {}", cpu.vendor.name(), cpu.arch.name()),
+        Kind::Gpu(gpu) if gpu.sm > 0 => format!("sm {}", gpu.sm),
+        Kind::Nic(nic) if nic.speed_mbit_per_s > 0 => format!("{} Gb/s", nic.speed_mbit_per_s / 1000),
+        _ => String::new(),
+    };
+    let what = [component.name.clone(), facts].into_iter().filter(|part| !part.trim().is_empty());
+    let place = component
+        .pci
+        .map_or(String::new(), |pci| format!("{}, {} GB/s upwards", pci.bus, number(pci.gb_per_s())));
+    [
+        machine.label(vertex),
+        what.collect::<Vec<_>>().join(", "),
+        place,
+        text::ranges(&machine.ranks_at(vertex).collect::<Vec<_>>()),
+    ]
 }
 
 /// What the processors are, in a line.
@@ -157,7 +158,7 @@ fn orders(machine: &Topology, pattern: Pattern) -> String {
     let mut table = text::table(["channel", "GB/s", "rail", "ranks in order"]);
     for (channel, order) in found.iter().enumerate() {
         let rails: Vec<_> =
-            order.stretches.iter().filter_map(|stretch| Some(label(machine, stretch.nic?))).collect();
+            order.stretches.iter().filter_map(|stretch| Some(machine.label(stretch.nic?))).collect();
         let rail =
             rails.first().map_or(String::new(), |rail| rail.rsplit('/').next().unwrap_or(rail).to_owned());
         table.add_row([channel.to_string(), number(order.gb_per_s), rail, ranks(order)]);
@@ -185,7 +186,7 @@ fn json(machine: &Topology, with_orders: bool) -> Value {
     let mut matrix = Vec::new();
     for (from, to) in rows.iter().flat_map(|from| rows.iter().map(move |to| (*from, *to))) {
         if let Some((distance, path)) = machine.way(&mut router, from, to).filter(|_| from != to) {
-            let ends = (label(machine, from), label(machine, to));
+            let ends = (machine.label(from), machine.label(to));
             let (gb_per_s, latency_ns) = (path.gb_per_s, path.latency_ns);
             matrix.push(json!({
                 "from": ends.0, "to": ends.1, "distance": distance.name(), "gb_per_s": gb_per_s, "latency_ns": latency_ns,
@@ -195,14 +196,14 @@ fn json(machine: &Topology, with_orders: bool) -> Value {
     let component = |vertex: Vertex| {
         let component = machine.component(vertex);
         json!({
-            "label": label(machine, vertex), "kind": component.kind.name(), "name": component.name,
+            "label": machine.label(vertex), "kind": component.kind.name(), "name": component.name,
             "node": component.node.map(|node| node.0), "bus": component.pci.map(|pci| pci.bus.to_string()),
         })
     };
     let wires = machine.links().map(|link| machine.wire(link));
     let link = |wire: &ccl::plan::topology::Wire| {
         json!({
-            "from": label(machine, wire.from), "to": label(machine, wire.to), "medium": wire.medium.name(),
+            "from": wire.from.0, "to": wire.to.0, "medium": wire.medium.name(),
             "gb_per_s": wire.gb_per_s, "latency_ns": wire.latency_ns,
         })
     };
@@ -210,7 +211,7 @@ fn json(machine: &Topology, with_orders: bool) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "digest": format!("{:016x}", machine.digest()),
         "nodes": machine.nodes().len(),
-        "ranks": machine.seats().iter().map(|seat| label(machine, *seat)).collect::<Vec<_>>(),
+        "ranks": machine.seats().iter().map(|seat| machine.label(*seat)).collect::<Vec<_>>(),
         "components": machine.vertices().map(component).collect::<Vec<_>>(),
         "links": wires.map(link).collect::<Vec<_>>(),
         "matrix": matrix,
@@ -219,7 +220,7 @@ fn json(machine: &Topology, with_orders: bool) -> Value {
         let channel = |found: &ChannelOrder| {
             let order: Vec<_> = found.order.iter().map(|rank| rank.0).collect();
             let nics: Vec<_> =
-                found.stretches.iter().map(|stretch| stretch.nic.map(|nic| label(machine, nic))).collect();
+                found.stretches.iter().map(|stretch| stretch.nic.map(|nic| machine.label(nic))).collect();
             json!({ "gb_per_s": found.gb_per_s, "order": order, "nics": nics })
         };
         let found = search(machine, *pattern, &Limits::default());

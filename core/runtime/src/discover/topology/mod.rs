@@ -1,26 +1,21 @@
 //! The machine's topology: found in sysfs, or read from a file in NCCL's format.
 //!
-//! [`detect`] looks, [`read()`] and [`write()`] convert; what comes out is a [`Topology`], which is pure. GPUs
-//! are found on the PCI bus; which NVLinks join them only the driver's library could tell, which is not asked
-//! here: take a file that NCCL wrote for that.
+//! What comes out is a [`Topology`], which is pure. GPUs are found on the PCI bus; which NVLinks join them
+//! only the driver's library could tell, which is not asked here: take a file that NCCL wrote for that.
 
 mod processors;
-mod read;
 mod sysfs;
 #[cfg(test)]
 mod tests;
-mod write;
 
 use std::fs;
 use std::path::Path;
 
 use ccl_plan::Rank;
-use ccl_plan::topology::Topology;
+use ccl_plan::topology::{Topology, xml};
 
 pub use processors::{Cache, Processor, processors};
-pub use read::read;
 pub use sysfs::{System, detect};
-pub use write::write;
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -42,7 +37,8 @@ pub fn load_file(path: &Path) -> Result<Topology> {
         let doing = format!("read the topology file {}", path.display());
         Error::system(&doing, error, "check the path; `ccl topo --xml` writes such a file")
     })?;
-    read(&text, &path.display().to_string())
+    let advice = "correct the file, or write a new one with `ccl topo --xml`";
+    xml::read(&text).map_err(|error| Error::usage(format!("{}:{error}", path.display()), advice))
 }
 
 /// Writes a machine into a file, in NCCL's format.
@@ -50,7 +46,7 @@ pub fn load_file(path: &Path) -> Result<Topology> {
 /// # Errors
 /// The file cannot be written.
 pub fn save(topology: &Topology, path: &Path) -> Result<()> {
-    fs::write(path, write(topology)).map_err(|error| {
+    fs::write(path, xml::write(topology)).map_err(|error| {
         let doing = format!("write the topology to {}", path.display());
         Error::system(&doing, error, "choose another path in CCL_TOPO_DUMP_FILE")
     })

@@ -1,29 +1,32 @@
-//! Reading NCCL's topology files.
-//!
-//! Unknown elements and attributes are skipped, as new versions of NCCL add some; a known one with a value
-//! that makes no sense is an error with its line.
+//! Reading topology files.
 
-use std::collections::BTreeMap;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
-use ccl_plan::topology::{
+use roxmltree::{Document, Node as Element};
+
+use super::XmlError;
+use crate::topology::{
     Arch, BusId, Component, Cpu, Gpu, Host, Kind, Medium, Nic, Pci, Topology, TopologyBuilder, Vendor,
     Vertex, nvlink_gb_per_s,
 };
-use roxmltree::{Document, Node as Element};
 
-use crate::error::{Error, Result};
-
-/// Reads a topology. `file` is what errors call it.
+/// Reads a topology.
 ///
 /// GPUs with a `rank` seat it. If no GPU has one, every GPU seats one rank, in the order of the file; if
 /// there is no GPU, every NUMA domain does.
 ///
 /// # Errors
-/// No XML, no `system`, or a value that makes no sense: file, line, what was expected and found.
-pub fn read(text: &str, file: &str) -> Result<Topology> {
-    let document = Document::parse(text)
-        .map_err(|error| Error::usage(format!("expected XML in {file}, found {error}"), ADVICE))?;
-    let mut reader = Reader::new(&document, file);
+/// No XML, no `system`, or a value that makes no sense.
+pub fn read(text: &str) -> Result<Topology> {
+    let document = Document::parse(text).map_err(|error| XmlError {
+        line: Some(error.pos().row).filter(|_| error.pos() != roxmltree::TextPos::new(1, 1)),
+        what: format!("expected XML, found {error}"),
+    })?;
+    let mut reader = Reader::new(&document);
     let system = document.root_element();
     if system.tag_name().name() != "system" {
         return Err(reader.wrong(system, "<system>", system.tag_name().name()));
@@ -34,13 +37,14 @@ pub fn read(text: &str, file: &str) -> Result<Topology> {
     reader.join_sockets();
     reader.join_gpus()?;
     reader.seat_ranks(system)?;
-    reader.builder.build().map_err(|error| Error::usage(format!("{file}: {error}"), ADVICE))
+    reader.builder.build().map_err(|error| XmlError { line: None, what: error.to_string() })
 }
+
+type Result<T> = core::result::Result<T, XmlError>;
 
 /// A file being read.
 struct Reader<'a> {
     document: &'a Document<'a>,
-    file: &'a str,
     builder: TopologyBuilder,
     /// The CPUs of each host, by the host's hash.
     hosts: BTreeMap<u64, Vec<Vertex>>,
@@ -50,9 +54,9 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(document: &'a Document<'a>, file: &'a str) -> Reader<'a> {
+    fn new(document: &'a Document<'a>) -> Reader<'a> {
         let (hosts, by_bus) = (BTreeMap::new(), BTreeMap::new());
-        Reader { document, file, builder: TopologyBuilder::default(), hosts, by_bus, gpus: Vec::new() }
+        Reader { document, builder: TopologyBuilder::default(), hosts, by_bus, gpus: Vec::new() }
     }
 
     fn cpu(&mut self, element: Element<'a, 'a>) -> Result<()> {
@@ -130,7 +134,7 @@ impl<'a> Reader<'a> {
             device: self.number(element, "device", 0)?,
             subsystem_vendor: self.number(element, "subsystem_vendor", 0)?,
             subsystem_device: self.number(element, "subsystem_device", 0)?,
-            lane_speed: (giga * 10.0).round() as u16,
+            lane_speed: (giga * 10.0 + 0.5) as u16,
             lanes: self.number(element, "link_width", 0)?,
         })
     }
@@ -153,7 +157,7 @@ impl<'a> Reader<'a> {
                 speed_mbit_per_s: self.number(net, "speed", 0)?,
                 guid: self.number(net, "guid", 0)?,
                 max_connections: self.number(net, "maxconn", 0)?,
-                latency_ns: (1000.0 * self.decimal(net, "latency")?).round() as u32,
+                latency_ns: (1000.0 * self.decimal(net, "latency")? + 0.5) as u32,
                 gdr: self.number(net, "gdr", 0_u8)? != 0,
                 reduces: self.number(net, "coll", 0_u8)? != 0,
             };
@@ -184,7 +188,7 @@ impl<'a> Reader<'a> {
     /// Links GPUs by what they say of their NVLinks. Each GPU lists its own; switches and CPUs list none.
     fn join_gpus(&mut self) -> Result<()> {
         let mut switches = BTreeMap::new();
-        for (gpu, element, cpu, hash) in std::mem::take(&mut self.gpus) {
+        for (gpu, element, cpu, hash) in core::mem::take(&mut self.gpus) {
             let Kind::Gpu(Gpu { sm, .. }) = self.builder.component(gpu).kind else { continue };
             for link in element.children().filter(|child| child.has_tag_name("c2c")) {
                 let count: f64 = self.number(link, "count", 1_u32)?.into();
@@ -262,11 +266,12 @@ impl<'a> Reader<'a> {
         text.parse().map_err(|_| self.wrong(element, &format!("{name} as in 0000:3b:00.0"), text))
     }
 
-    fn wrong(&self, element: Element<'_, '_>, expected: &str, found: &str) -> Error {
-        let line = self.document.text_pos_at(element.range().start).row;
+    fn wrong(&self, element: Element<'_, '_>, expected: &str, found: &str) -> XmlError {
         let tag = element.tag_name().name();
-        let cause = format!("{}:{line}: <{tag}>: expected {expected}, found `{found}`", self.file);
-        Error::usage(cause, ADVICE)
+        XmlError {
+            line: Some(self.document.text_pos_at(element.range().start).row),
+            what: format!("<{tag}>: expected {expected}, found `{found}`"),
+        }
     }
 }
 
@@ -274,6 +279,5 @@ fn nets<'a>(nic: Element<'a, 'a>) -> impl Iterator<Item = Element<'a, 'a>> {
     nic.children().filter(|child| child.has_tag_name("net"))
 }
 
-const ADVICE: &str = "correct the file, or write a new one with `ccl topo --xml`";
 /// NCCL's width of what is within one component.
 const UNLIMITED_GB_PER_S: f64 = 5000.0;

@@ -1,33 +1,72 @@
-//! Writing NCCL's topology files.
+//! Writing topology files.
 
-use std::collections::BTreeSet;
-use std::io;
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
 
-use ccl_plan::Rank;
-use ccl_plan::topology::{
-    BusId, Component, Kind, Link, Medium, Pci, Topology, Vertex, Wire, nvlink_gb_per_s,
-};
-use quick_xml::Writer;
+use crate::ids::Rank;
+use crate::topology::{BusId, Component, Kind, Medium, Pci, Topology, Vertex, Wire, nvlink_gb_per_s};
 
-/// A topology in NCCL's format: what [`read`](super::read) reads back.
+/// A topology in NCCL's format: what [`read`](super::read()) reads back.
 ///
 /// The format has no network between nodes, and of the ranks only the first at each GPU.
 pub fn write(topology: &Topology) -> String {
-    let mut out = Writer::new_with_indent(Vec::new(), b' ', 2);
-    let system = out.create_element("system").with_attribute(("version", "1"));
-    let mut seen = BTreeSet::new();
-    let written = system.write_inner_content(|out| {
+    let mut out = Out::default();
+    out.element("system", &[("version", "1".into())], |out| {
+        let mut seen = BTreeSet::new();
         // What is no CPU writes nothing here.
-        topology.vertices().try_for_each(|cpu| write_cpu(topology, cpu, &mut seen, out))
+        topology.vertices().for_each(|vertex| write_cpu(topology, vertex, &mut seen, out));
     });
-    written.expect("memory takes everything");
-    String::from_utf8(out.into_inner()).expect("only text was written") + "\n"
+    out.text
 }
 
-type Out = Writer<Vec<u8>>;
+/// XML being written.
+#[derive(Default)]
+struct Out {
+    text: String,
+    depth: usize,
+}
 
-fn write_cpu(t: &Topology, vertex: Vertex, seen: &mut BTreeSet<Vertex>, out: &mut Out) -> io::Result<()> {
-    let Component { kind: Kind::Cpu(cpu), node, .. } = t.component(vertex) else { return Ok(()) };
+impl Out {
+    fn element(&mut self, name: &str, attributes: &[(&str, String)], inside: impl FnOnce(&mut Out)) {
+        self.tag(name, attributes);
+        let end = self.text.len();
+        self.text += ">\n";
+        self.depth += 1;
+        inside(self);
+        self.depth -= 1;
+        if self.text.len() == end + 2 {
+            self.text.truncate(end);
+            self.text += "/>\n";
+        } else {
+            self.text += &format!("{:1$}</{name}>\n", "", 2 * self.depth);
+        }
+    }
+
+    fn tag(&mut self, name: &str, attributes: &[(&str, String)]) {
+        self.text += &format!("{:1$}<{name}", "", 2 * self.depth);
+        for (name, value) in attributes {
+            self.text += &format!(" {name}=\"");
+            for letter in value.chars() {
+                match letter {
+                    '&' => self.text += "&amp;",
+                    '<' => self.text += "&lt;",
+                    '"' => self.text += "&quot;",
+                    // XML has no such letters, or would read others.
+                    letter if letter.is_control() => {}
+                    letter => self.text.push(letter),
+                }
+            }
+            self.text.push('"');
+        }
+    }
+}
+
+fn write_cpu(t: &Topology, vertex: Vertex, seen: &mut BTreeSet<Vertex>, out: &mut Out) {
+    let Component { kind: Kind::Cpu(cpu), node, .. } = t.component(vertex) else { return };
     let mut attributes = vec![
         ("numaid", cpu.numa.to_string()),
         ("affinity", cpu.affinity.clone()),
@@ -44,12 +83,12 @@ fn write_cpu(t: &Topology, vertex: Vertex, seen: &mut BTreeSet<Vertex>, out: &mu
     if hash != 0 {
         attributes.insert(0, ("host_hash", format!("{hash:#x}")));
     }
-    element("cpu", &attributes, out, |out| write_below(t, vertex, seen, out))
+    out.element("cpu", &attributes, |out| write_below(t, vertex, seen, out));
 }
 
 /// Writes what hangs below a vertex by PCIe. Ports that have no address of their own stand last, in one
 /// element.
-fn write_below(t: &Topology, vertex: Vertex, seen: &mut BTreeSet<Vertex>, out: &mut Out) -> io::Result<()> {
+fn write_below(t: &Topology, vertex: Vertex, seen: &mut BTreeSet<Vertex>, out: &mut Out) {
     seen.insert(vertex);
     let mut ports = Vec::new();
     for wire in wires(t, vertex, Medium::Pcie) {
@@ -63,28 +102,27 @@ fn write_below(t: &Topology, vertex: Vertex, seen: &mut BTreeSet<Vertex>, out: &
             continue;
         }
         let pci = pci_of(t, wire.to, wire.gb_per_s);
-        element("pci", &pci_attributes(&pci), out, |out| match &component.kind {
+        out.element("pci", &pci_attributes(&pci), |out| match &component.kind {
             Kind::Gpu(_) => write_gpu(t, wire.to, out),
-            Kind::Nic(_) => element("nic", &[], out, |out| write_net(component, out)),
+            Kind::Nic(_) => out.element("nic", &[], |out| write_net(component, out)),
             _ => write_below(t, wire.to, seen, out),
-        })?;
+        });
     }
-    if ports.is_empty() {
-        return Ok(());
+    if !ports.is_empty() {
+        out.element("nic", &[], |out| ports.iter().for_each(|port| write_net(port, out)));
     }
-    element("nic", &[], out, |out| ports.iter().try_for_each(|port| write_net(port, out)))
 }
 
-fn write_gpu(t: &Topology, vertex: Vertex, out: &mut Out) -> io::Result<()> {
-    let Kind::Gpu(gpu) = t.component(vertex).kind else { return Ok(()) };
+fn write_gpu(t: &Topology, vertex: Vertex, out: &mut Out) {
+    let Kind::Gpu(gpu) = t.component(vertex).kind else { return };
     let mut attributes = vec![("dev", gpu.device.to_string()), ("sm", gpu.sm.to_string())];
     if let Some((Rank(rank), _)) = (0..).map(Rank).zip(t.seats()).find(|(_, seat)| **seat == vertex) {
         attributes.push(("rank", rank.to_string()));
     }
     attributes.push(("gdr", u8::from(gpu.gdr).to_string()));
-    element("gpu", &attributes, out, |out| {
+    out.element("gpu", &attributes, |out| {
         for wire in wires(t, vertex, Medium::NvLink) {
-            let count = (wire.gb_per_s / nvlink_gb_per_s(gpu.sm)).round().max(1.0);
+            let count = ((wire.gb_per_s / nvlink_gb_per_s(gpu.sm) + 0.5) as u32).max(1);
             let class = match t.component(wire.to).kind {
                 Kind::Gpu(_) => "0x030200",
                 Kind::Cpu(_) => "0x068001",
@@ -92,18 +130,17 @@ fn write_gpu(t: &Topology, vertex: Vertex, out: &mut Out) -> io::Result<()> {
             };
             let target = pci_of(t, wire.to, 0.0).bus.to_string();
             let attributes = [("target", target), ("count", count.to_string()), ("tclass", class.into())];
-            leaf("nvlink", &attributes, out)?;
+            out.element("nvlink", &attributes, |_| ());
         }
         for wire in wires(t, vertex, Medium::C2c) {
-            let width = (wire.gb_per_s * 1000.0).round().to_string();
-            leaf("c2c", &[("bw", width), ("count", "1".into())], out)?;
+            let width = ((wire.gb_per_s * 1000.0 + 0.5) as u64).to_string();
+            out.element("c2c", &[("bw", width), ("count", "1".into())], |_| ());
         }
-        Ok(())
-    })
+    });
 }
 
-fn write_net(component: &Component, out: &mut Out) -> io::Result<()> {
-    let Kind::Nic(nic) = component.kind else { return Ok(()) };
+fn write_net(component: &Component, out: &mut Out) {
+    let Kind::Nic(nic) = component.kind else { return };
     let attributes = [
         ("name", component.name.clone()),
         ("dev", nic.device.to_string()),
@@ -115,7 +152,7 @@ fn write_net(component: &Component, out: &mut Out) -> io::Result<()> {
         ("gdr", u8::from(nic.gdr).to_string()),
         ("coll", u8::from(nic.reduces).to_string()),
     ];
-    leaf("net", &attributes, out)
+    out.element("net", &attributes, |_| ());
 }
 
 fn pci_attributes(pci: &Pci) -> Vec<(&'static str, String)> {
@@ -150,20 +187,5 @@ fn pci_of(t: &Topology, vertex: Vertex, gb_per_s: f64) -> Pci {
 }
 
 fn wires(t: &Topology, vertex: Vertex, medium: Medium) -> impl Iterator<Item = &Wire> {
-    t.links_from(vertex).map(|link: Link| t.wire(link)).filter(move |wire| wire.medium == medium)
-}
-
-fn element(
-    name: &str,
-    attributes: &[(&str, String)],
-    out: &mut Out,
-    inside: impl FnOnce(&mut Out) -> io::Result<()>,
-) -> io::Result<()> {
-    let attributes = attributes.iter().map(|(name, value)| (*name, value.as_str()));
-    out.create_element(name).with_attributes(attributes).write_inner_content(inside).map(|_| ())
-}
-
-fn leaf(name: &str, attributes: &[(&str, String)], out: &mut Out) -> io::Result<()> {
-    let attributes = attributes.iter().map(|(name, value)| (*name, value.as_str()));
-    out.create_element(name).with_attributes(attributes).write_empty().map(|_| ())
+    t.links_from(vertex).map(|link| t.wire(link)).filter(move |wire| wire.medium == medium)
 }
