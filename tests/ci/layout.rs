@@ -24,7 +24,8 @@ pub(crate) const CRATES: &[Crate] = &[
     Crate {
         name: "ccl",
         folder: "core/runtime",
-        lines: 12_000,
+        // 12,000 before communicators were split and machines detected.
+        lines: 12_500,
         uses: &["ccl-plan", "ccl-plugin-host", "ccl-cuda", "ccl-kernels", "ccl-net-socket"],
         unsafe_in: &[
             "src/element.rs",
@@ -40,8 +41,8 @@ pub(crate) const CRATES: &[Crate] = &[
     boundary("ccl-capi", "core/capi", 1_200, &["ccl"]),
     boundary("ccl-nccl", "core/nccl", 1_500, &["ccl"]),
     boundary("ccl-python", "core/python", 1_500, &["ccl"]),
-    // 2,500 before `perf` had workloads and overlap, and `plan` memory.
-    safe("ccl-tools", "core/tools", 3_000, &["ccl", "ccl-sim"]),
+    // 2,500 before `perf` had workloads and overlap, `plan` memory, and there were `topo` and `sim`.
+    safe("ccl-tools", "core/tools", 3_300, &["ccl", "ccl-sim"]),
     boundary("ccl-plugin", "plugins/abi", 1_500, &[]),
     boundary("ccl-plugin-host", "plugins/host", 1_500, &["ccl-plugin"]),
     Crate {
