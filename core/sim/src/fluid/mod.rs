@@ -3,7 +3,7 @@
 //! A send is a flow over the links of its route. It gets at most its edge's own bandwidth, 1/β; where a
 //! link has less than its flows could take together, they share it **max-min fairly**: nobody can get more
 //! without somebody getting less who has no more. The sender's lane waits for the end of the flow; α, γ
-//! and credits are those of [`sweep`](crate::sweep), and on links that are wide enough so are all times.
+//! and credits are those of [`sweep`](mod@crate::sweep), and on links that are wide enough so are all times.
 //!
 //! Events are carried out in the order of their times, in whole picoseconds, so that flows that end
 //! together end together. Rates change only where a flow begins or ends on a link that is short.

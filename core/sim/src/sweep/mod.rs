@@ -3,12 +3,12 @@
 //! Time is that of [`ccl_plan::machine::clock`]: a step starts when its lane is free, its slots have
 //! arrived and its credits are back; folding costs γ per byte, each slot sent keeps the lane for β per
 //! byte and arrives α later, and so does the credit that goes back. Links are not shared: that is
-//! [`fluid`](crate::fluid)'s. The sweep gives the same numbers as the walk, to the last bit, and no more
+//! [`fluid`](mod@crate::fluid)'s. The sweep gives the same numbers as the walk, to the last bit, and no more
 //! than the numbers: it does not check a plan, and keeps no critical path.
 //!
-//! Two loops do the work. Rings have one text for all ranks and n² steps; they go through [`ring`], which
+//! Two loops do the work. Rings have one text for all ranks and n² steps; they go through `ring`, which
 //! keeps nothing but clocks. Every other plan is compiled once into the list of one pass's steps, in an
-//! order in which each can run, and that list is repeated ([`order`]).
+//! order in which each can run, and that list is repeated (`order`).
 
 mod order;
 mod ring;
