@@ -244,6 +244,30 @@ fn small_all_gathers_are_logarithmic() {
     }
 }
 
+/// Test 4: PAT takes as few messages as rounds while a message has room for half of all blocks; behind that
+/// Δ − 1 of them and log2 A more, whatever the links.
+#[test]
+fn pat_takes_the_messages_it_promises() {
+    let alpha_us = 5.0;
+    let us = |n: u32| {
+        let plan = Plan::new(Collective::AllGather, Algorithm::Pat, n).unwrap();
+        let job = Job::new(&plan, &Case { slots: 16, ..even_case(n, 2) }, 4).unwrap();
+        let link = |_: Rank, _: Rank, _: Channel| Link { alpha_ns: 1e3 * alpha_us, beta_ns_per_byte: 0.0 };
+        sweep(&job, &Costs { link, gamma_ns_per_byte: 0.0 }, Clocks::Full).unwrap().finish_ns / 1e3
+    };
+    for n in [2, 3, 8, 64, 100, 512, 1000, 1024, 2048, 4096, 6144, 24_576_u32] {
+        let places = n.next_power_of_two();
+        let aggregated = Algorithm::Pat.bundle(n);
+        let groups = (places / aggregated).min(n);
+        let messages = groups - 1 + aggregated.ilog2();
+        println!("{n} ranks: {:.1} µs for {messages} messages, {aggregated} blocks in the longest", us(n));
+        assert!((us(n) - f64::from(messages) * alpha_us).abs() < 0.01, "{n}: {} {messages}", us(n));
+        if n <= 1024 {
+            assert_eq!(messages, places.ilog2(), "{n}");
+        }
+    }
+}
+
 /// Test 5, first part; the others are in `sweep.rs` and `fluid.rs`.
 #[test]
 fn formulas_are_the_sweep_without_contention() {
