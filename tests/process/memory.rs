@@ -183,7 +183,9 @@ fn use_edges(comm: &Communicator) -> Result<()> {
 
 fn config(host: u32, apart: bool) -> Config {
     let host = format!("host{host}");
-    let vars = [("CCL_TIMEOUT", "30s"), ("CCL_INIT_TIMEOUT", "20s"), ("CCL_HOSTID", &*host)];
+    // The one all-to-all in which every rank sends to every other.
+    let direct = ("CCL_ALGO", "alltoall:direct");
+    let vars = [("CCL_TIMEOUT", "30s"), ("CCL_INIT_TIMEOUT", "20s"), ("CCL_HOSTID", &*host), direct];
     let apart = apart.then_some(("CCL_SHM_DISABLE", "1"));
     Config::from_vars(vars.into_iter().chain(apart)).unwrap()
 }

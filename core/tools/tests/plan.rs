@@ -55,10 +55,14 @@ fn plans_hold_and_damaged_ones_are_rejected() {
             "ring",
             "one_shot",
             "two_shot",
+            "binomial",
             "recursive_doubling",
             "rabenseifner",
             "double_tree",
-            "dissemination"
+            "one_shot_tree",
+            "two_shot_tree",
+            "two_level",
+            "dissemination",
         ]
     );
     let table = printed("plan verify --max-ranks 2 --algorithm ring --mutations 0 --quick --jobs 1");

@@ -105,7 +105,10 @@ impl Control {
         let begun = begun.and_then(|()| sprout.wait(&self.shared, self.patience + GRACE));
         self.shared.trunk.sprouts().retain(|other| !Arc::ptr_eq(other, &sprout));
         let (shared, infos) = begun?;
-        lock(&self.shared.children).push(Arc::downgrade(&shared));
+        let mut children = lock(&self.shared.children);
+        children.retain(|child| child.strong_count() > 0);
+        children.push(Arc::downgrade(&shared));
+        drop(children);
         Ok((Control { shared, patience: self.patience }, infos))
     }
 

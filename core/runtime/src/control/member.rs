@@ -82,6 +82,13 @@ impl Member {
         }
     }
 
+    /// The same for a communicator on the connection of another, where life shows. If none of its ranks is in
+    /// the root's process, the end of that is no failure of it.
+    pub(crate) fn of_branch(rank: Rank, (root, hosts): (Process, Vec<Rank>), now: Time) -> Member {
+        let hosts_left = hosts.is_empty();
+        Member { hosts_left, ..Member::new(rank, (root, hosts), Duration::ZERO, now) }
+    }
+
     /// Takes in an event; returns what to do, in order.
     pub(crate) fn on(&mut self, event: Event, now: Time) -> Vec<Action> {
         let mut actions = match event {
@@ -161,7 +168,10 @@ impl Member {
     }
 
     fn orphaned(&self) -> Error {
-        let text = format!("the control service ended together with {}, which had left", self.host());
+        let text = match self.hosts.first() {
+            Some(_) => format!("the control service ended together with {}, which had left", self.host()),
+            None => format!("the control service ended together with {}", self.host()),
+        };
         let advice = "keep the process that made the unique id running until all ranks are done";
         Error::new(Fault::Network, text, advice).on(self.rank)
     }

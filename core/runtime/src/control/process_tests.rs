@@ -99,6 +99,23 @@ fn a_killed_root_is_named_by_its_rank() {
 }
 
 #[test]
+fn a_branch_goes_on_without_the_process_of_the_root_if_it_has_no_rank_there() {
+    let (controls, other) = with_other_root();
+    let made = super::tests::each(&controls, |control| {
+        let rank = Rank(control.rank().0 - 1);
+        control.begin(9, (rank, 2), Vec::new()).unwrap().0
+    });
+    other.signal(Signal::KILL);
+    for (control, made) in controls.iter().zip(&made) {
+        until("the alarm", SECONDS, || control.alarm().raised());
+        until("the end", SECONDS, || made.shared.desk().ended);
+        assert!(!made.alarm().raised(), "{:?}", made.alarm());
+        let error = made.barrier().unwrap_err();
+        assert!(error.cause().contains("the control service ended"), "{error}");
+    }
+}
+
+#[test]
 fn a_root_that_ends_after_leaving_is_not_dead() {
     let (controls, _other) = with_other_root();
     controls[0].send(Rank(0), QUIT, Vec::new()).unwrap();

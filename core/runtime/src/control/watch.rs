@@ -122,8 +122,7 @@ impl Watch {
         let Some(sprout) = sprouts.iter().find(|sprout| sprout.branch == branch).cloned() else { return };
         drop(sprouts);
         if let Some(shared) = sprout.answered(&body, &self.trunk) {
-            // Life on the connection shows where that was made.
-            self.seats.push(Seat::new(shared, Duration::ZERO, now));
+            self.seats.push(Seat::of_branch(shared, now));
         }
     }
 }
@@ -132,6 +131,11 @@ impl Seat {
     fn new(shared: Arc<Shared>, heartbeat: Duration, now: Duration) -> Seat {
         let root = (shared.root.clone(), shared.hosts.clone());
         let machine = Member::new(shared.rank, root, heartbeat, now);
+        Seat { shared, machine, over: false }
+    }
+
+    fn of_branch(shared: Arc<Shared>, now: Duration) -> Seat {
+        let machine = Member::of_branch(shared.rank, (shared.root.clone(), shared.hosts.clone()), now);
         Seat { shared, machine, over: false }
     }
 
