@@ -5,7 +5,6 @@
 mod algorithms;
 mod determinism;
 mod failing;
-mod joining;
 mod mapped;
 mod matrix;
 mod order;

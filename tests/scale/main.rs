@@ -1,4 +1,7 @@
-//! Joining with as many ranks as one process may hold.
+//! As many ranks as one process may hold. Alone in its process: they keep all processors busy, and other
+//! tests have deadlines.
+
+#![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
 
