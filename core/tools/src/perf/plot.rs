@@ -3,7 +3,9 @@
 use std::error::Error;
 use std::ops::Range;
 
+use plotters::coord::CoordTranslate;
 use plotters::coord::combinators::IntoLogRange;
+use plotters::drawing::DrawingAreaErrorKind;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
@@ -155,16 +157,21 @@ fn panel<'a>(
         chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, fill)))?;
         chart.draw_series(points.iter().map(|point| Circle::new(*point, 3, color.stroke_width(1))))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .margin(8)
-        .legend_area_size(34)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .label_font(("sans-serif", 14))
-        .draw()?;
-    Ok(())
+    Ok(legend(&mut chart)?)
+}
+
+/// Says what the series of a chart are.
+pub(crate) fn legend<'a, D, C>(
+    chart: &mut ChartContext<'a, D, C>,
+) -> Result<(), DrawingAreaErrorKind<D::ErrorType>>
+where
+    D: DrawingBackend + 'a,
+    C: CoordTranslate,
+{
+    let mut labels = chart.configure_series_labels();
+    labels.position(SeriesLabelPosition::UpperLeft).margin(8).legend_area_size(34);
+    labels.background_style(WHITE.mix(0.85)).border_style(BLACK.mix(0.3));
+    labels.label_font(("sans-serif", 14)).draw()
 }
 
 /// The range of positive values, never empty, with some room around them.

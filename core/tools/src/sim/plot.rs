@@ -6,7 +6,7 @@ use ccl_sim::Point;
 use plotters::coord::combinators::IntoLogRange;
 use plotters::prelude::*;
 
-use crate::perf::plot::{COLORS, decades, plain};
+use crate::perf::plot::{COLORS, decades, legend, plain};
 use crate::size::format_bytes;
 
 /// An SVG of `points`: a line for each series of the first `simulated`, dots for the measured rest.
@@ -66,15 +66,7 @@ fn draw<'a>(
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 28, y)], color.stroke_width(2)));
         chart.draw_series(at.iter().map(|at| Circle::new(*at, 3, color.filled())))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .margin(8)
-        .legend_area_size(34)
-        .background_style(WHITE.mix(0.85))
-        .border_style(BLACK.mix(0.3))
-        .label_font(("sans-serif", 14))
-        .draw()?;
+    legend(&mut chart)?;
     root.present()?;
     Ok(())
 }
