@@ -2,8 +2,11 @@
 
 pub mod exercise;
 pub mod program;
+mod stolen;
 
 use std::io::Write;
+
+pub use stolen::Stolen;
 
 /// Says loudly that the calling test does not run here, and why; the caller returns afterwards.
 ///

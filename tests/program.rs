@@ -6,19 +6,21 @@ use std::sync::OnceLock;
 
 /// The binary `ccl`, built like the calling test; the first call brings it up to date.
 pub fn ccl() -> PathBuf {
-    built().join(BINARIES[0])
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    built(&BUILT, "ccl", &["ccl-tools", PLUGIN])
 }
 
 /// The socket network as a shared object, built like the calling test.
 pub fn socket_plugin() -> PathBuf {
-    built().join(BINARIES[1])
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    built(&BUILT, "libccl_net_socket.so", &[PLUGIN])
 }
 
-/// An example of this crate, built for release; brought up to date by each call.
+/// An example of the crate of the tools, built for release; brought up to date by each call.
 pub fn example(name: &str) -> PathBuf {
     let target = profile_folder().parent().expect("a profile's folder lies in cargo's").to_owned();
     let mut cargo = cargo();
-    cargo.args(["build", "--release", "--quiet", "-p", "ccl-tests", "--example", name]);
+    cargo.args(["build", "--release", "--quiet", "-p", "ccl-tools", "--example", name]);
     succeeds(cargo.arg("--target-dir").arg(&target));
     target.join("release/examples").join(name)
 }
@@ -57,17 +59,17 @@ pub fn both(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).join("\n")
 }
 
-/// Where cargo puts the binaries of the profile that the calling test was built with.
-fn built() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
+/// A file among the binaries of the profile that the calling test was built with, once it is up to date.
+fn built(known: &OnceLock<PathBuf>, name: &str, packages: &[&str]) -> PathBuf {
+    let path = known.get_or_init(|| {
         let folder = profile_folder();
-        // Cargo itself would build both again, with the features that they have without the other crates.
-        if !BINARIES.iter().all(|name| is_fresh(&folder.join(name))) {
-            build(&folder);
+        // Cargo itself would build it again, with the features that it has without the other crates.
+        if !is_fresh(&folder.join(name)) {
+            build(&folder, packages);
         }
-        folder
-    })
+        folder.join(name)
+    });
+    path.clone()
 }
 
 /// The folder of the profile that the calling test was built with.
@@ -86,10 +88,10 @@ fn is_fresh(binary: &Path) -> bool {
     })
 }
 
-fn build(folder: &Path) {
+fn build(folder: &Path, packages: &[&str]) {
     let profile = folder.file_name().and_then(|name| name.to_str()).expect("profiles have ASCII names");
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet", "-p", "ccl-tools", "-p", "ccl-net-socket-plugin"]);
+    cargo.args(["build", "--quiet"]).args(packages.iter().flat_map(|package| ["-p", package]));
     cargo.args(["--profile", if profile == "debug" { "dev" } else { profile }]);
     succeeds(cargo.arg("--target-dir").arg(folder.parent().expect("a profile's folder lies in cargo's")));
 }
@@ -119,4 +121,4 @@ fn speaks_of_ranks(name: &std::ffi::OsStr) -> bool {
     ["RANK", "WORLD_SIZE"].contains(&&*name) || starts.iter().any(|start| name.starts_with(start))
 }
 
-const BINARIES: [&str; 2] = ["ccl", "libccl_net_socket.so"];
+const PLUGIN: &str = "ccl-net-socket-plugin";

@@ -12,9 +12,11 @@
 //! Devices are interfaces: those the host lists, or those that are up. All listeners of a device
 //! share one port and are told apart by a cookie; a connection proves with a key that it has seen
 //! the listener's handle, and until then it is a stranger with a deadline. A connection is one or
-//! several sockets (`sockets`); long messages are striped over them. There are no threads: progress
-//! happens inside calls, none of which blocks. Writing is one system call per message, reading one
-//! per message or less; reads go straight into the buffer that is expected to match.
+//! several sockets (`sockets`); long messages are striped over them. A connection that is turned
+//! carries messages both ways on the same sockets, where acknowledgements ride on the answers. There
+//! are no threads: progress happens inside calls, none of which blocks. Writing is one system call per
+//! message, reading one per message or less; reads go straight into the buffer that is expected to
+//! match.
 //!
 //! What it does not do: encrypt, use device memory (the runtime stages it), or retry a connection
 //! that broke.
@@ -84,6 +86,7 @@ impl SocketNet {
 
 impl Net for SocketNet {
     const NAME: &'static CStr = c"socket";
+    const TWO_WAY: bool = true;
     type Listener = SocketListener;
     type Connecting = SocketConnecting;
     type SendComm = SocketSend;
@@ -126,6 +129,14 @@ impl Net for SocketNet {
         SocketConnecting::start(from, &target, connection, &self.config, self.aborted.clone(), Instant::now())
     }
 
+    fn turn_send(comm: &mut SocketSend) -> Result<SocketRecv, Error> {
+        comm.turn()
+    }
+
+    fn turn_recv(comm: &mut SocketRecv) -> Result<SocketSend, Error> {
+        comm.turn()
+    }
+
     fn abort(&self) {
         // Relaxed: a flag alone, nothing is published with it.
         self.aborted.store(true, Ordering::Relaxed);
@@ -139,6 +150,11 @@ fn check_aborted(aborted: &AtomicBool) -> Result<(), Error> {
         return Err(Error::new(Code::ABORTED, "the context was aborted"));
     }
     Ok(())
+}
+
+#[cold]
+fn turned_before() -> Error {
+    Error::invalid("expected a connection whose other direction nobody has, found one that was turned")
 }
 
 /// A panic while a lock was held left nothing half done: what is guarded is sockets in lists.

@@ -1,8 +1,8 @@
 //! The sending end.
 //!
-//! A message is written at once, header and payload in one system call. What the kernel does not
-//! take waits in its lane's queue, and later calls write as much of the queue as fits in one system
-//! call. A send is done when the kernel has all of it.
+//! A message is written at once, header and payload in one system call, and with it what was held for
+//! it. What the kernel does not take waits in its lane's queue, and later calls write as much of the
+//! queue as fits in one system call. A send is done when the kernel has all of it.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -12,19 +12,31 @@ use std::sync::atomic::AtomicBool;
 use ccl_plugin::Error;
 use ccl_plugin::net::{Request, SendBuffer, SendComm};
 
-use crate::check_aborted;
+use crate::recv::SocketRecv;
 use crate::slots::{SLOTS, Slots, request};
 use crate::stream::{Piece, Stream, piece, total};
 use crate::wire::{HEADER_BYTES, Header, share};
+use crate::{check_aborted, turned_before};
 
 /// The sending end of a connection.
 pub struct SocketSend {
     lanes: Box<[Lane]>,
     slots: Slots<Pending>,
     stripe_min_bytes: u64,
+    /// Whether something waits for the message after it.
+    is_held: bool,
     peer: SocketAddr,
+    /// Whether the other direction was asked for, or it is one.
+    turned: bool,
     failed: Option<Error>,
     aborted: Arc<AtomicBool>,
+}
+
+/// Whether a message waits for the next one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    No,
+    Yes,
 }
 
 /// A message of which something is not written.
@@ -66,10 +78,57 @@ impl SocketSend {
             lanes: streams.into_iter().map(lane).collect(),
             slots: Slots::new(),
             stripe_min_bytes,
+            is_held: false,
             peer,
+            turned: false,
             failed: None,
             aborted,
         }
+    }
+
+    /// Marked as the other direction of something.
+    pub(crate) fn marked_turned(mut self) -> SocketSend {
+        self.turned = true;
+        self
+    }
+
+    /// The other direction, once.
+    pub(crate) fn turn(&mut self) -> Result<SocketRecv, Error> {
+        if std::mem::replace(&mut self.turned, true) {
+            return Err(turned_before());
+        }
+        let streams = self.lanes.iter().map(|lane| lane.stream.turned()).collect();
+        Ok(SocketRecv::new(streams, self.peer, self.stripe_min_bytes, self.aborted.clone()).marked_turned())
+    }
+
+    /// Queues a message, and writes it unless it is `held` for the one after it.
+    fn post(&mut self, message: SendBuffer, held: Held) -> Result<Option<Request>, Error> {
+        self.check()?;
+        if !self.slots.has_room(1) {
+            self.progress()?;
+            return Ok(None);
+        }
+        let was_held = std::mem::replace(&mut self.is_held, held == Held::Yes);
+        let header = Header { bytes: message.bytes as u64, tag: message.tag }.encode();
+        let sequence = self.slots.take(Pending { header, lanes_left: 0 });
+        for lane in 0..self.lanes.len() {
+            let (offset, bytes) = share(message.bytes, self.lanes.len(), self.stripe_min_bytes, lane);
+            if lane > 0 && bytes == 0 {
+                break;
+            }
+            let header_left = if lane == 0 { HEADER_BYTES } else { 0 };
+            let data = message.data.wrapping_add(offset);
+            let was_empty = self.lanes[lane].queue.is_empty();
+            self.lanes[lane].queue.push_back(Part { sequence, header_left, data, bytes });
+            self.slots.at(sequence).lanes_left += 1;
+            if was_empty && held == Held::No {
+                self.write_some(lane)?;
+            }
+        }
+        if was_held && held == Held::No {
+            self.progress()?;
+        }
+        Ok(Some(request(sequence)))
     }
 
     /// Writes what the kernel takes now.
@@ -133,28 +192,11 @@ impl SocketSend {
 
 impl SendComm for SocketSend {
     fn send(&mut self, message: SendBuffer) -> Result<Option<Request>, Error> {
-        self.check()?;
-        if !self.slots.has_room(1) {
-            self.progress()?;
-            return Ok(None);
-        }
-        let header = Header { bytes: message.bytes as u64, tag: message.tag }.encode();
-        let sequence = self.slots.take(Pending { header, lanes_left: 0 });
-        for lane in 0..self.lanes.len() {
-            let (offset, bytes) = share(message.bytes, self.lanes.len(), self.stripe_min_bytes, lane);
-            if lane > 0 && bytes == 0 {
-                break;
-            }
-            let header_left = if lane == 0 { HEADER_BYTES } else { 0 };
-            let data = message.data.wrapping_add(offset);
-            let was_empty = self.lanes[lane].queue.is_empty();
-            self.lanes[lane].queue.push_back(Part { sequence, header_left, data, bytes });
-            self.slots.at(sequence).lanes_left += 1;
-            if was_empty {
-                self.write_some(lane)?;
-            }
-        }
-        Ok(Some(request(sequence)))
+        self.post(message, Held::No)
+    }
+
+    fn send_more(&mut self, message: SendBuffer) -> Result<Option<Request>, Error> {
+        self.post(message, Held::Yes)
     }
 
     fn test(&mut self, request: Request) -> Result<bool, Error> {
@@ -168,6 +210,13 @@ impl SendComm for SocketSend {
         }
         self.slots.free(sequence);
         Ok(true)
+    }
+}
+
+impl Drop for Lane {
+    /// The direction ends, whatever becomes of the other.
+    fn drop(&mut self) {
+        self.stream.end_writing();
     }
 }
 

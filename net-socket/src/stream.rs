@@ -2,17 +2,22 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
+use std::slice;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_plugin::Error;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use crate::config::Config;
 
-/// A connected, or connecting, non-blocking socket.
-pub(crate) struct Stream(Socket);
+/// A connected, or connecting, non-blocking socket. The two directions of a turned connection share
+/// it: one only writes, the other only reads.
+pub(crate) struct Stream(Arc<Socket>);
 
 /// Memory for one system call. Only addresses: who makes the call answers for them.
 pub(crate) type Piece = libc::iovec;
@@ -37,8 +42,8 @@ impl Stream {
                 .map_err(|error| Error::system(format_args!("bind to {}", from.ip()), &error))?;
         }
         match socket.connect(&to.into()) {
-            Ok(()) => Ok(Stream(socket)),
-            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(Stream(socket)),
+            Ok(()) => Ok(Stream(Arc::new(socket))),
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(Stream(Arc::new(socket))),
             Err(error) => Err(connect_error(&error, from, to)),
         }
     }
@@ -47,7 +52,21 @@ impl Stream {
     pub(crate) fn accepted(socket: Socket, config: &Config) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
         tune(&socket, config);
-        Ok(Stream(socket))
+        Ok(Stream(Arc::new(socket)))
+    }
+
+    /// The same socket, for the other direction.
+    pub(crate) fn turned(&self) -> Stream {
+        Stream(Arc::clone(&self.0))
+    }
+
+    /// Nothing more will be written: the peer hears of it after all that was. Where nobody else has the
+    /// socket, closing says as much.
+    pub(crate) fn end_writing(&self) {
+        if Arc::strong_count(&self.0) > 1 {
+            // A connection that is broken needs no end.
+            let _ = self.0.shutdown(Shutdown::Write);
+        }
     }
 
     /// Whether the connection is made yet.
@@ -64,18 +83,16 @@ impl Stream {
 
     /// Reads what is there; `None`: nothing yet; `Some(0)`: the peer closed.
     pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        // SAFETY: u8 and MaybeUninit<u8> have one layout, and `recv` only writes initialised bytes.
-        let into = unsafe { &mut *(std::ptr::from_mut(into) as *mut [MaybeUninit<u8>]) };
-        not_yet(self.0.recv(into))
+        not_yet(rustix::net::recv(&self.0, into, RecvFlags::empty()).map(|(_, bytes)| bytes))
     }
 
     /// Writes what fits; `None`: nothing now.
     pub(crate) fn write(&self, from: &[u8]) -> io::Result<Option<usize>> {
-        not_yet(self.0.send_with_flags(from, libc::MSG_NOSIGNAL))
+        not_yet(rustix::net::send(&self.0, from, SendFlags::NOSIGNAL))
     }
 
     /// Lets acknowledgements wait for company: without this the kernel sends one for every short
-    /// message as soon as it is read, since nothing travels the other way on this socket. The kernel
+    /// message as soon as it is read, where little travels the other way on this socket. The kernel
     /// forgets it after each pause of some 40 ms. A refusal costs speed only.
     pub(crate) fn delay_acks(&self) {
         let _ = self.0.set_tcp_quickack(false);
@@ -88,15 +105,16 @@ impl Stream {
     /// Every piece is writable, and nobody else uses it during the call.
     #[inline]
     pub(crate) unsafe fn read_pieces(&self, pieces: &[Piece]) -> io::Result<Option<usize>> {
-        let fd = self.0.as_raw_fd();
-        let read = match pieces {
+        if let [only] = pieces {
             // The plain call costs the kernel less, and polling makes it most often.
-            // SAFETY: the caller's promise.
-            [only] => unsafe { libc::recv(fd, only.iov_base, only.iov_len, 0) },
-            // SAFETY: the caller's promise; the count is the slice's.
-            _ => unsafe { libc::readv(fd, pieces.as_ptr(), pieces.len() as i32) },
-        };
-        not_yet(usize::try_from(read).map_err(|_| io::Error::last_os_error()))
+            // SAFETY: the caller's promise; the kernel only writes.
+            let into =
+                unsafe { slice::from_raw_parts_mut(only.iov_base.cast::<MaybeUninit<u8>>(), only.iov_len) };
+            return not_yet(rustix::net::recv(&self.0, into, RecvFlags::empty()).map(|(_, bytes)| bytes));
+        }
+        // SAFETY: the caller's promise; the count is the slice's.
+        let read = unsafe { libc::readv(self.0.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32) };
+        not_yet(usize::try_from(read).map_err(|_| last_error()))
     }
 
     /// Writes several pieces with one call, as [`Stream::write`] does. Raises no signal.
@@ -125,7 +143,7 @@ impl Stream {
         message.msg_iovlen = pieces.len() as _;
         // SAFETY: the caller's promise; `sendmsg` only reads the header and the pieces.
         let wrote = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
-        not_yet(usize::try_from(wrote).map_err(|_| io::Error::last_os_error()))
+        not_yet(usize::try_from(wrote).map_err(|_| last_error()))
     }
 }
 
@@ -145,15 +163,18 @@ pub(crate) fn connect_error(error: &io::Error, from: SocketAddr, to: SocketAddr)
 }
 
 #[inline]
-fn not_yet(result: io::Result<usize>) -> io::Result<Option<usize>> {
+fn not_yet(result: Result<usize, Errno>) -> io::Result<Option<usize>> {
     match result {
         Ok(bytes) => Ok(Some(bytes)),
         // An interrupted call is asked for again by whoever polls.
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-            Ok(None)
-        }
-        Err(error) => Err(error),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// Why the last call of libc on this thread failed.
+fn last_error() -> Errno {
+    Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 /// Options whose refusal costs speed or a late diagnosis, never correctness: a line of log each.

@@ -87,6 +87,42 @@ fn tags_match_in_any_order() {
 }
 
 #[test]
+fn a_message_may_wait_for_the_next_but_not_longer() {
+    for settings in SETTINGS {
+        let (mut send, mut recv) = pair(&context(linked(), settings));
+        let (source, mut room) = (pattern(4, 100_000), vec![0u8; 100_000]);
+        let (mr, room_mr) = (register_send(&mut send, &source), register_recv(&mut recv, &mut room));
+        for (head, follows) in [(16, true), (16, false), (60_000, true), (0, true), (60_000, false)] {
+            room.fill(0);
+            // SAFETY: the buffers outlive the comms; what is posted is waited for.
+            let (mut first, mut rest) = unsafe {
+                (
+                    recv.recv(room.as_mut_ptr(), head, 0, &room_mr).unwrap().unwrap(),
+                    recv.recv(room.as_mut_ptr().add(head), 100_000 - head, 1, &room_mr).unwrap().unwrap(),
+                )
+            };
+            // SAFETY: as above.
+            let mut held = unsafe { send.send_more(source.as_ptr(), head, 0, &mr) }.unwrap().unwrap();
+            if !follows {
+                assert_eq!(wait("the held one alone", || send.test(&mut held).unwrap()), head);
+            }
+            // SAFETY: as above.
+            let next = unsafe { send.send(source.as_ptr().add(head), 100_000 - head, 1, &mr) };
+            let mut next = next.unwrap().unwrap();
+            assert_eq!(wait("the first", || recv.test(&mut first).unwrap()), head);
+            let arrived = wait("the rest", || {
+                send.test(&mut next).ok();
+                recv.test(&mut rest).unwrap()
+            });
+            assert!(arrived == 100_000 - head && room == source);
+            if follows {
+                assert_eq!(wait("its request", || send.test(&mut held).unwrap()), head);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_group_is_one_request() {
     let (mut send, mut recv) = pair(&context(linked(), &[]));
     let sources: Vec<Vec<u8>> = (0..3).map(|i| pattern(i, 10 + i)).collect();

@@ -20,7 +20,7 @@
  *        └────connect──> connecting ──poll_connect──> send comm ──isend──> request ──test_send──> end
  *
  *   A connection has a sending and a receiving end; data goes one way. To talk both ways, peers make
- *   two connections. A listener may accept any number of connections, from one peer or many. The
+ *   two connections, or turn one (see turn). A listener may accept any number of connections, from one peer or many. The
  *   host closes everything it opened, once each, in any order but this: a context is finalised after
  *   all that was made from it is closed. A comm outlives the listener or connecting it came from.
  *
@@ -277,6 +277,23 @@ typedef struct {
    * after all bytes of earlier puts on this comm. */
   int32_t (*signal)(void *send_comm, const void *key, uint64_t offset_bytes, uint64_t value,
                     void **request);
+
+  /* The other direction of a connection, once for each of its ends: of a send comm the comm that
+   * receives what the peer sends, of a recv comm the one that sends to the peer. A plugin that has
+   * this entry has it for all connections, and the host then makes one where it would make two.
+   *
+   * The host may ask at any time, at both ends, in any order; the new direction carries messages once
+   * both ends have been asked. From then on a side has two objects, each with threads, registrations,
+   * requests, errors and a close of its own. Closing a send comm ends its direction for the peer,
+   * after all that was reported done. Closing a recv comm whose other one is open need not reach the
+   * peer, whose sends may stay pending until both are closed. A peer that goes on sending after that
+   * may miss some of what was sent to it. */
+  int32_t (*turn)(void *comm, uint32_t side, void **other);
+
+  /* isend of a message that the host follows up at once: it may be held until the next isend or
+   * test_send on this comm, so that both leave together. Without this entry the host calls isend. */
+  int32_t (*isend_more)(void *send_comm, const void *data, uint64_t bytes, uint32_t tag, void *mr,
+                        void **request);
 } cclNet_v1_t;
 
 #ifdef __cplusplus

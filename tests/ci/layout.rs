@@ -18,14 +18,17 @@ pub(crate) struct Crate {
 
 /// Every crate the workspace has or will have. A crate that is not here may not be added.
 pub(crate) const CRATES: &[Crate] = &[
-    pure("ccl-plan", "core/plan", 7_000, &[]),
-    pure("ccl-sim", "core/sim", 1_800, &["ccl-plan"]),
+    // 7,000 before one rank was verified for all, and there were Swing and nodes of different sizes.
+    pure("ccl-plan", "core/plan", 7_300, &[]),
+    // 1,800 before ranks shared the cores of a host, and that was calibrated.
+    pure("ccl-sim", "core/sim", 2_100, &["ccl-plan"]),
     boundary("ccl-cuda", "core/cuda", 1_500, &[]),
     Crate {
         name: "ccl",
         folder: "core/runtime",
-        // 12,000 before communicators were split and machines detected.
-        lines: 12_500,
+        // 12,000 before communicators were split and machines detected, 12,500 before ranks met at several roots, 14,000
+        // before infos went out of band.
+        lines: 14_300,
         uses: &["ccl-plan", "ccl-plugin-host", "ccl-cuda", "ccl-kernels", "ccl-net-socket"],
         unsafe_in: &[
             "src/element.rs",
@@ -41,8 +44,9 @@ pub(crate) const CRATES: &[Crate] = &[
     boundary("ccl-capi", "core/capi", 1_200, &["ccl"]),
     boundary("ccl-nccl", "core/nccl", 1_500, &["ccl"]),
     boundary("ccl-python", "core/python", 1_500, &["ccl"]),
-    // 2,500 before `perf` had workloads and overlap, `plan` memory, and there were `topo` and `sim`.
-    safe("ccl-tools", "core/tools", 3_300, &["ccl", "ccl-sim"]),
+    // 2,500 before `perf` had workloads and overlap, `plan` memory, and there were `topo`, `sim` and `tune`; 3,800
+    // before `sim` was compared with what `tune` measures.
+    safe("ccl-tools", "core/tools", 4_000, &["ccl", "ccl-sim"]),
     boundary("ccl-plugin", "plugins/abi", 1_500, &[]),
     boundary("ccl-plugin-host", "plugins/host", 1_500, &["ccl-plugin"]),
     Crate {

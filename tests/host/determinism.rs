@@ -1,7 +1,9 @@
 //! Determinism: what may change without changing the bits of a result, level by level.
 
 use ccl::reference::element::{combine, encode, load};
-use ccl::{Buffers, Collective, Communicator, Config, Dtype, Rank, ReduceOp, Request, Result, local};
+use ccl::{
+    Buffers, Collective, Communicator, Config, Dtype, Level, Rank, Reduce, ReduceOp, Request, Result, local,
+};
 
 use crate::matrix::config;
 
@@ -11,10 +13,11 @@ fn a_run_repeats_its_bits() {
     for n in [3, 8] {
         for dtype in FLOATS {
             let results = local::run_with(&config(&[]), n, |comm| {
-                let mut first = None;
-                for _ in 0..RUNS / FLOATS.len() {
-                    let found = reduced(&comm, leaf(dtype, comm.rank().0), dtype, ReduceOp::Sum)?;
-                    assert_eq!(*first.get_or_insert_with(|| found.clone()), found, "{dtype:?} n={n}");
+                let mut first = [const { None }; OPS.len()];
+                for run in 0..RUNS {
+                    let (op, first) = (OPS[run % OPS.len()], &mut first[run % OPS.len()]);
+                    let found = reduced(&comm, leaf(dtype, comm.rank().0), dtype, op)?;
+                    assert_eq!(*first.get_or_insert_with(|| found.clone()), found, "{dtype:?} {op:?} n={n}");
                 }
                 Ok(first)
             });
@@ -30,7 +33,7 @@ fn pieces_at_any_offset_have_the_bits_of_the_whole() {
         let config = config(&[("CCL_DETERMINISM", level), ("CCL_BUFFSIZE", "8K"), ("CCL_SLOTS", "2")]);
         let pieces = local::run_with(&config, n, |comm| {
             for dtype in FLOATS {
-                for op in ReduceOp::ALL.into_iter().filter(|op| *op != ReduceOp::PreMulSum) {
+                for op in OPS {
                     let input = long(dtype, comm.rank().0, LONG);
                     let whole = reduced(&comm, input.clone(), dtype, op)?;
                     let mut pieces = Vec::new();
@@ -64,14 +67,59 @@ fn without_a_level_the_bits_follow_the_size() {
 /// tree over all leaves, whatever the algorithm and the way between the ranks.
 #[test]
 fn the_world_does_not_show_in_the_bits() {
-    for dtype in FLOATS {
-        for op in [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max] {
-            let expected = fold(dtype, op, 0..LEAVES);
-            for (n, settings) in worlds() {
-                let found = world(&settings, n, dtype, op);
-                assert!(found.iter().all(|found| *found == expected), "{dtype:?} {op:?} n={n} {settings:?}");
+    let ops = [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max];
+    let calls: Vec<_> = FLOATS.into_iter().flat_map(|dtype| ops.map(|op| (dtype, op))).collect();
+    let expected: Vec<_> = calls.iter().map(|(dtype, op)| fold(*dtype, *op, 0..LEAVES)).collect();
+    for (n, settings) in worlds() {
+        for found in world(&settings, n, &calls) {
+            for ((call, found), expected) in calls.iter().zip(&found).zip(&expected) {
+                assert!(found == expected, "{call:?} n={n} {settings:?}");
             }
         }
+    }
+}
+
+/// A call that asks for a level gets its bits, whatever the communicator promises and other calls ask for.
+#[test]
+fn a_call_may_ask_for_more() {
+    for n in [4, 5] {
+        let at = |setting: &'static str, levels: &'static [Level]| {
+            let results = local::run_with(&config(&[("CCL_DETERMINISM", setting)]), n, |comm| {
+                let mut found = Vec::new();
+                for dtype in FLOATS {
+                    for level in levels {
+                        let sum = Reduce::from(ReduceOp::Sum).at(*level);
+                        found.push(reduced(&comm, long(dtype, comm.rank().0, LONG), dtype, sum)?);
+                    }
+                }
+                Ok(found)
+            });
+            results.unwrap().swap_remove(0)
+        };
+        let world = at("world", &[Level::Run]);
+        assert_eq!(at("run", &[Level::World]), world);
+        // Asking for less changes nothing, and one call nothing about the next.
+        assert_eq!(at("world", &[Level::Size]), world);
+        let in_turn = at("run", &[Level::World, Level::Run, Level::World]);
+        let of_world = in_turn.iter().enumerate().filter(|(index, _)| index % 3 != 1).map(|(_, found)| found);
+        assert!(of_world.eq(world.iter().flat_map(|found| [found, found])));
+        // The levels can be told apart.
+        assert_ne!(at("run", &[Level::Run]), world);
+    }
+}
+
+#[test]
+fn a_level_that_no_algorithm_reaches_is_an_error_of_the_call() {
+    let ring = config(&[("CCL_ALGO", "allreduce:ring")]);
+    let errors = local::run_with(&ring, 3, |comm| {
+        let mut values = [f64::from(comm.rank().0)];
+        let error = comm.all_reduce_in_place(&mut values, Reduce::from(ReduceOp::Sum).at(Level::World));
+        comm.all_reduce_in_place(&mut values, ReduceOp::Sum)?;
+        assert_eq!(values, [3.0]);
+        Ok(error.unwrap_err().to_string())
+    });
+    for error in errors.unwrap() {
+        assert!(error.contains("or the call's level"), "{error}");
     }
 }
 
@@ -119,31 +167,43 @@ fn worlds() -> Vec<(u32, Vec<(&'static str, &'static str)>)> {
     worlds
 }
 
-/// What each of n ranks gets that stands for as many leaves.
-fn world(settings: &[(&'static str, &'static str)], n: u32, dtype: Dtype, op: ReduceOp) -> Vec<Vec<u8>> {
+/// What each of n ranks, which stand for as many leaves each, gets of every call.
+fn world(
+    settings: &[(&'static str, &'static str)],
+    n: u32,
+    calls: &[(Dtype, ReduceOp)],
+) -> Vec<Vec<Vec<u8>>> {
     let config: Config = config(settings);
     let each = LEAVES / n;
     local::run_with(&config, n, |comm| {
         let first = comm.rank().0 * each;
-        reduced(&comm, fold(dtype, op, first..first + each), dtype, op)
+        let one = |(dtype, op): &(Dtype, ReduceOp)| {
+            reduced(&comm, fold(*dtype, *op, first..first + each), *dtype, *op)
+        };
+        calls.iter().map(one).collect()
     })
     .unwrap()
 }
 
-fn reduced(comm: &Communicator, mut bytes: Vec<u8>, dtype: Dtype, op: ReduceOp) -> Result<Vec<u8>> {
+fn reduced(
+    comm: &Communicator,
+    mut bytes: Vec<u8>,
+    dtype: Dtype,
+    reduce: impl Into<Reduce>,
+) -> Result<Vec<u8>> {
     let count = bytes.len() / dtype.size_bytes();
-    comm.run(call(Collective::AllReduce, (dtype, op), count, Rank(0), Buffers::InPlace(&mut bytes)))?;
+    comm.run(call(Collective::AllReduce, (dtype, reduce), count, Rank(0), Buffers::InPlace(&mut bytes)))?;
     Ok(bytes)
 }
 
 fn call<'a>(
     collective: Collective,
-    (dtype, op): (Dtype, ReduceOp),
+    (dtype, reduce): (Dtype, impl Into<Reduce>),
     count: usize,
     root: Rank,
     buffers: Buffers<'a>,
 ) -> Request<'a> {
-    Request { collective, dtype, reduce: op.into(), count, root, buffers, blocks: None }
+    Request { collective, dtype, reduce: reduce.into(), count, root, buffers, blocks: None }
 }
 
 /// Leaves folded in the canonical tree: by definition, not as programs do it.
@@ -205,5 +265,8 @@ const LEAVES: u32 = 64;
 const LEAF: usize = 37;
 /// Several passes over the smallest slots.
 const LONG: usize = 5003;
-/// Calls of each number of ranks.
+/// A scalar is no reason to fold otherwise.
+const OPS: [ReduceOp; 5] =
+    [ReduceOp::Sum, ReduceOp::Product, ReduceOp::Min, ReduceOp::Max, ReduceOp::Average];
+/// Calls of each number of ranks and dtype.
 const RUNS: usize = 1000;

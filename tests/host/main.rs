@@ -7,6 +7,7 @@ mod determinism;
 mod failing;
 mod mapped;
 mod matrix;
+mod nodes;
 mod order;
 mod split;
 mod user;

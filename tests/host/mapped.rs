@@ -36,10 +36,10 @@ fn every_rank_may_have_a_scalar_of_its_own() {
 
 #[test]
 fn the_bits_are_those_of_the_plan() {
-    for n in [2, 3, 5, 8] {
+    for n in [2, 5, 8] {
         for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F8E4m3] {
             for op in ReduceOp::ALL {
-                for count in [3, 5003, 100_001] {
+                for count in [3, 60_001] {
                     let results =
                         [always(&[]), config(&[])].map(|config| bits(&config, n, (dtype, op), count));
                     assert!(results[0] == results[1], "{dtype} {op} n = {n} count = {count}");

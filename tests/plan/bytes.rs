@@ -29,7 +29,15 @@ fn bandwidth_optimal_algorithms_send_no_more_than_they_must() {
         let vector = 1680 * n as usize;
         let block = 1680;
         let least = (u64::from(n) - 1) * 1680;
-        for algorithm in [Algorithm::Ring, Algorithm::TwoShot, Algorithm::Rabenseifner, Algorithm::TwoLevel] {
+        let least_of_all = [
+            Algorithm::Ring,
+            Algorithm::TwoShot,
+            Algorithm::Rabenseifner,
+            Algorithm::TwoLevel,
+            Algorithm::TwoLevelHalving,
+        ];
+        let swing = u32::is_power_of_two(n).then_some(Algorithm::Swing);
+        for algorithm in least_of_all.into_iter().chain(swing) {
             for (sent, received) in traffic(Collective::AllReduce, algorithm, n, vector) {
                 assert_eq!((sent.elements, received.elements), (2 * least, 2 * least), "{algorithm} n={n}");
             }

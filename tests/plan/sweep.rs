@@ -21,7 +21,11 @@ fn every_plan_holds() {
             && !matches!(collective, Collective::Broadcast | Collective::Reduce)
             || matches!(
                 algorithm,
-                Algorithm::TwoShot | Algorithm::TwoShotTree | Algorithm::Rabenseifner | Algorithm::TwoLevel
+                Algorithm::TwoShot
+                    | Algorithm::TwoShotTree
+                    | Algorithm::Rabenseifner
+                    | Algorithm::TwoLevel
+                    | Algorithm::TwoLevelHalving
             );
         assert_eq!(finding.slots, if fused { 2 } else { 1 }, "{collective}.{algorithm}: slots");
         let stated = (1..=MAX_RANKS).map(|n| algorithm.level(*collective, n)).min();
@@ -69,10 +73,10 @@ fn a_place_that_is_no_rank_is_not_for_every_world() {
 
 #[test]
 fn larger_plans_hold() {
-    let large = [33, 47, 63, 64, 65, 96, 127, 128].into_iter().flat_map(|n| plans(n..=n)).collect();
+    let large = [33, 64, 65, 127, 128].into_iter().flat_map(|n| plans(n..=n)).collect();
     let report =
         on_all_cores(large, |plan| verify(plan, Depth::Quick).map_err(|witness| witness.to_string()));
-    assert_eq!(report.plans, 8 * PLANS);
+    assert_eq!(report.plans, 5 * PLANS);
 }
 
 #[test]
@@ -161,6 +165,6 @@ fn on_all_cores(
 }
 
 /// Algorithms of all collectives.
-const PLANS: u64 = 43;
+const PLANS: u64 = 45;
 /// Up to here every plan is walked through each axis of cases.
 const MAX_RANKS: u32 = 24;

@@ -10,6 +10,7 @@ mod kills;
 mod mapped;
 mod memory;
 mod pool;
+mod roots;
 mod shm;
 mod split;
 mod strangers;

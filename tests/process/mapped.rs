@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use ccl::{Collective, Communicator, Dtype, Rank, ReduceOp, Result};
+use ccl_tests::Stolen;
 use ccl_tests::exercise::{self, Placement};
 
 use crate::pool::{self, Worker};
 
 #[test]
 fn everything_that_has_a_path_in_windows() {
-    for n in [2, 3, 8] {
+    for n in [2, 5] {
         run(n, "windows");
     }
 }
@@ -30,13 +31,14 @@ fn survivors_of_a_rank_killed_in_a_mapped_call_name_it_and_leave_nothing() {
         }
         // A call takes some 10 ms here, so that trials hit it at different places.
         std::thread::sleep(Duration::from_micros(20_000 + 1300 * trial as u64));
+        let stolen = Stolen::watch();
         let killed = workers[dead].kill();
         for (rank, worker) in workers.iter().enumerate().filter(|(rank, _)| *rank != dead) {
             let (at, result) = worker.result();
             let text = result.unwrap_err();
             assert!(text.contains(&format!("rank {dead}")), "trial {trial}, rank {rank}: {text}");
             let took = at.saturating_duration_since(killed);
-            assert!(took < Duration::from_secs(2), "trial {trial}, rank {rank}: {took:?}");
+            assert!(took < Duration::from_secs(2) + stolen.so_far(), "trial {trial}, rank {rank}: {took:?}");
         }
         for (_, worker) in workers.iter_mut().enumerate().filter(|(rank, _)| *rank != dead) {
             worker.expect_nothing_left();

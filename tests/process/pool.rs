@@ -5,10 +5,15 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use ccl_tests::program;
+
 use crate::worker::MARK;
 
 /// Set in the environment of rank processes.
 pub(crate) const ROLE: &str = "CCL_TEST_RANK_PROCESS";
+
+/// In the environment of rank processes: settings of theirs, as `NAME=VALUE,...`.
+pub(crate) const SETTINGS: &str = "CCL_TEST_SETTINGS";
 
 /// One rank process. Dropping it ends it.
 pub(crate) struct Worker {
@@ -22,9 +27,15 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts a process and waits until it answers.
     pub(crate) fn start() -> Worker {
+        Worker::start_with("")
+    }
+
+    /// The same with settings, `NAME=VALUE,...`.
+    pub(crate) fn start_with(settings: &str) -> Worker {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "rank_of_a_test", "--nocapture", "--test-threads=1"])
             .env(ROLE, "1")
+            .env(SETTINGS, settings)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -123,6 +134,18 @@ impl Drop for Worker {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Settings with which what ranks must know of each other goes through the roots, and with which it goes out of band,
+/// over the network that is built in and over the same as a plugin.
+pub(crate) fn bands() -> [String; 3] {
+    let plugin = program::socket_plugin();
+    [
+        "",
+        "NCCL_OOB_NET_ENABLE=1",
+        &format!("CCL_OOB_NET_ENABLE=1,CCL_OOB_NET_IFNAME=^nosuch,CCL_NET_PLUGIN={}", plugin.display()),
+    ]
+    .map(str::to_owned)
 }
 
 /// Tells workers, in rank order, to join; the first makes the id.

@@ -4,14 +4,15 @@
 
 use std::io::{BufRead, Write};
 
+use ccl::discover::launcher::Job;
 use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, UniqueId};
 use ccl_tests::exercise::{self, Placement};
 
-use crate::{idle, mapped, memory, split};
+use crate::{idle, mapped, memory, pool, roots, split};
 
 /// Serves until standard input ends: `make <init timeout>` answers `id` with a new unique id, whose root
 /// lives here; `resources` answers what this process holds; for `join` see [`join`], for `idle`
-/// [`idle::serve`], for `memory` [`memory::serve`].
+/// [`idle::serve`], for `memory` [`memory::serve`], for `job` [`job`].
 pub(crate) fn serve() {
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
@@ -19,6 +20,7 @@ pub(crate) fn serve() {
         match words[0] {
             "make" => say(&format!("id {}", UniqueId::generate_local(&config(words[1])).unwrap().to_hex())),
             "join" => join(&words[1..]),
+            "job" => job(&words[1..]),
             "idle" => idle::serve(&words[1..]),
             "memory" => memory::serve(&words[1..]),
             "resources" => say(&format!("resources {}", resources())),
@@ -27,18 +29,40 @@ pub(crate) fn serve() {
     }
 }
 
-/// `join <id> <rank> <n> <init timeout> <work>`: work is the number of calls to make, `endless`, `check`, or
-/// one of [`crate::mapped`] and [`crate::split`]; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
+/// `join <id>,... <rank> <n> <init timeout> <work>`: work is the number of calls to make, `endless`, `check`, or
+/// one of [`crate::mapped`], [`crate::roots`] and [`crate::split`]; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
 fn join(words: &[&str]) {
-    let (id, rank, n): (UniqueId, u32, u32) =
-        (words[0].parse().unwrap(), words[1].parse().unwrap(), words[2].parse().unwrap());
+    let ids: Vec<UniqueId> = words[0].split(',').map(|id| id.parse().unwrap()).collect();
+    let (rank, n): (u32, u32) = (words[1].parse().unwrap(), words[2].parse().unwrap());
     say("joining");
-    let done = Communicator::init_rank(&id, Rank(rank), n, &config(words[3])).and_then(|comm| {
+    let done = Communicator::init_rank_scalable(&ids, Rank(rank), n, &config(words[3])).and_then(|comm| {
         say("in");
         let wrong = work(&comm, words[4])?;
         say("leaving");
         Ok(wrong)
     });
+    finish(done);
+}
+
+/// `job <addresses> <rank> <n> <init timeout> <work>`: as `join`, with what a launcher says by settings.
+fn job(words: &[&str]) {
+    let own = settings();
+    let vars = [
+        ("CCL_COMM_ID", words[0]),
+        ("CCL_RANK", words[1]),
+        ("CCL_NRANKS", words[2]),
+        ("CCL_LOCAL_RANK", words[1]),
+        ("CCL_LOCAL_NRANKS", words[2]),
+        ("CCL_INIT_TIMEOUT", words[3]),
+        ("CCL_TIMEOUT", "30s"),
+        ("CCL_DEBUG", "NONE"),
+    ];
+    let config = Config::from_vars(vars.into_iter().chain(pairs(&own))).unwrap();
+    let joined = Job::discover(&config).and_then(|job| Communicator::from_job(&job, &config));
+    finish(joined.and_then(|comm| work(&comm, words[4])));
+}
+
+fn finish(done: Result<Vec<String>>) {
     match done {
         Ok(wrong) if wrong.is_empty() => say("ok"),
         Ok(wrong) => say(&format!("error wrong: {}", wrong.join("; "))),
@@ -53,6 +77,7 @@ fn work(comm: &Communicator, work: &str) -> Result<Vec<String>> {
         "windows" => return mapped::sweep(comm),
         "cycles" => return mapped::cycles(comm, resources),
         "endless-mapped" => return mapped::endless(comm),
+        "abort" => return roots::abort(comm),
         "split" => return split::work(comm),
         "split-death" => return split::death(comm),
         _ => {}
@@ -87,7 +112,16 @@ fn check(comm: &Communicator) -> Result<Vec<String>> {
 pub(crate) fn config(init_timeout: &str) -> Config {
     // Strangers are refused by the hundred, each with a warning.
     let vars = [("CCL_INIT_TIMEOUT", init_timeout), ("CCL_TIMEOUT", "30s"), ("CCL_DEBUG", "NONE")];
-    Config::from_vars(vars).unwrap()
+    Config::from_vars(vars.into_iter().chain(pairs(&settings()))).unwrap()
+}
+
+/// The settings that this process was started with.
+fn settings() -> String {
+    std::env::var(pool::SETTINGS).unwrap_or_default()
+}
+
+fn pairs(settings: &str) -> impl Iterator<Item = (&str, &str)> {
+    settings.split(',').filter_map(|pair| pair.split_once('='))
 }
 
 /// Descriptors, mappings of anonymous shared files, and threads of this process.

@@ -3,20 +3,40 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ccl::{ReduceOp, local};
+use ccl::{Config, ReduceOp, local};
 
 /// What one rank of a communicator in one process opens: its control connection, the root's end of it,
-/// its memory and its mailbox; and some for everything else.
-const DESCRIPTORS_PER_RANK: u64 = 5;
+/// its memory and its mailbox; a port and the ends of three connections while infos travel out of band; and some for
+/// everything else.
+const DESCRIPTORS_PER_RANK: u64 = 9;
 
 #[test]
 fn a_thousand_ranks_of_one_process_join_in_time_that_grows_with_their_number() {
-    let most = ranks_for(1024);
-    let few = join(most / 8);
-    let many = join(most);
-    println!("{} ranks joined in {few:?}, {most} in {many:?}", most / 8);
+    join_few_and_many(1024, "0");
+}
+
+#[test]
+fn hundreds_of_ranks_join_out_of_band() {
+    join_few_and_many(256, "1");
+}
+
+#[test]
+#[ignore = "takes all there is for a while: a step of `scripts/test long`"]
+fn a_thousand_ranks_join_out_of_band() {
+    join_few_and_many(1024, "1");
+}
+
+fn join_few_and_many(most: u32, out_of_band: &'static str) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let most = ranks_for(most);
+    let config = Config::from_vars([("CCL_OOB_NET_ENABLE", out_of_band)]).unwrap();
+    let few = join(most / 8, &config);
+    let many = join(most, &config);
+    println!("{} ranks joined in {few:?}, {most} in {many:?}, out of band: {out_of_band}", most / 8);
     // Eight times as many; what every rank hears of every other may add as much again. Were mappings or
     // texts made for every pair, it would be 64 times.
     let limit = 40 * few.max(Duration::from_millis(50));
@@ -24,9 +44,9 @@ fn a_thousand_ranks_of_one_process_join_in_time_that_grows_with_their_number() {
 }
 
 /// How long `n` ranks take to join.
-fn join(n: u32) -> Duration {
+fn join(n: u32, config: &Config) -> Duration {
     let start = Instant::now();
-    let joined = local::run(n, |comm| {
+    let joined = local::run_with(config, n, |comm| {
         let joined = start.elapsed();
         let mut sum = [1_u32];
         comm.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;

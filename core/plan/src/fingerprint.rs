@@ -46,6 +46,9 @@ impl Plan {
         fingerprint.word(self.algorithm() as u64);
         fingerprint.word(u64::from(self.n()));
         fingerprint.word(u64::from(self.bundle()));
+        if let Some(nodes) = self.nodes() {
+            nodes.iter().for_each(|size| fingerprint.word(u64::from(*size)));
+        }
         if let Some(program) = self.own_program() {
             fingerprint.word(program.fingerprint());
         }

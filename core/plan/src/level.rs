@@ -5,7 +5,7 @@ use crate::collective::Collective;
 use crate::plan::Plan;
 
 /// How much may change without changing the bits of a result. Each level promises what those before it do.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub enum Level {
     /// Nothing: equal calls on equal ranks give equal bits.
     #[default]
@@ -47,6 +47,8 @@ impl Algorithm {
             | Algorithm::Rabenseifner
             | Algorithm::DoubleTree
             | Algorithm::TwoLevel
+            | Algorithm::TwoLevelHalving
+            | Algorithm::Swing
             | Algorithm::Pat => Level::Run,
             // Up to three contributions have one order and one tree.
             Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Direct if n > 3 => Level::Size,

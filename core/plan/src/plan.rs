@@ -25,6 +25,8 @@ pub struct Plan {
     algorithm: Algorithm,
     n: u32,
     bundle: u32,
+    /// Ranks of each node, where they differ.
+    nodes: Option<Arc<[u32]>>,
     order: Option<Arc<[Rank]>>,
     /// What all places run, if it is not the algorithm's.
     program: Option<Arc<Program>>,
@@ -40,6 +42,7 @@ impl Plan {
             algorithm,
             n,
             bundle: algorithm.bundle(n),
+            nodes: None,
             order: None,
             program: None,
         })
@@ -53,7 +56,7 @@ impl Plan {
     pub fn of_program(program: Program, n: u32) -> Result<Plan, CheckError> {
         let (collective, algorithm) = (program.collective, Algorithm::User);
         let program = Some(Arc::new(Program::clone(&*program.check(n)?)));
-        Ok(Plan { collective, algorithm, n, bundle: 1, order: None, program })
+        Ok(Plan { collective, algorithm, n, bundle: 1, nodes: None, order: None, program })
     }
 
     /// The same plan with `order[place]` as the rank at each place; `None` if `order` is not a
@@ -73,7 +76,21 @@ impl Plan {
     /// The same plan with so many blocks or ranks taken together; `None` if the algorithm cannot: see
     /// [`Algorithm::bundle`].
     pub fn with_bundle(self, bundle: u32) -> Option<Plan> {
-        self.algorithm.takes_bundle(self.n, bundle).then_some(Plan { bundle, ..self })
+        self.algorithm.takes_bundle(self.n, bundle).then_some(Plan { bundle, nodes: None, ..self })
+    }
+
+    /// The same plan for nodes of so many ranks each, whose places follow each other; `None` if the algorithm knows no
+    /// nodes, a node is empty, they have not n ranks together, or they differ and are more than 256.
+    pub fn with_nodes(self, sizes: &[u32]) -> Option<Plan> {
+        let (least, most) = (*sizes.iter().min()?, *sizes.iter().max()?);
+        let all: u64 = sizes.iter().map(|size| u64::from(*size)).sum();
+        match () {
+            () if !self.algorithm.is_two_level() || least == 0 || all != u64::from(self.n) => None,
+            () if least == most => self.with_bundle(least),
+            () => {
+                (sizes.len() <= MOST_NODES).then(|| Plan { bundle: least, nodes: Some(sizes.into()), ..self })
+            }
+        }
     }
 
     /// What the plan computes.
@@ -94,6 +111,11 @@ impl Plan {
     /// How many blocks or ranks are taken together; see [`Algorithm::bundle`].
     pub fn bundle(&self) -> u32 {
         self.bundle
+    }
+
+    /// The ranks of each node, where they differ; see [`Plan::with_nodes`].
+    pub fn nodes(&self) -> Option<&[u32]> {
+        self.nodes.as_deref()
     }
 
     /// The rank at each place; `None` if they are equal.
@@ -128,7 +150,7 @@ impl Plan {
     pub fn program_of(&self, role: Role) -> Program {
         match &self.program {
             Some(program) => Program::clone(program),
-            None => algo::program(self.collective, self.algorithm, self.n, role),
+            None => algo::program(self, role),
         }
     }
 
@@ -166,6 +188,9 @@ impl Cast {
         self.programs.get(usize::from(*self.of_place.get(place.index())?))
     }
 }
+
+/// Of different nodes each has a text of its own, in which all others of a rail occur.
+const MOST_NODES: usize = 256;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! Element types of buffers, and the reduce operations callers may ask for.
 
-use ccl_plan::{Dtype, ReduceOp};
+use ccl_plan::{Dtype, Level, ReduceOp};
 
 /// A type whose slices can be communicated.
 ///
@@ -39,20 +39,35 @@ pub struct F8E4m3(pub u8);
 #[repr(transparent)]
 pub struct F8E5m2(pub u8);
 
-/// A reduce operation with its scalar.
+/// A reduce operation with its scalar, and what the bits of its result may depend on.
 ///
 /// Made from a [`ReduceOp`], or by [`Reduce::pre_mul_sum`].
+///
+/// ```
+/// use ccl::{Level, Reduce, ReduceOp};
+///
+/// let sum = Reduce::from(ReduceOp::Sum).at(Level::Size);
+/// assert_eq!((sum.op(), sum.level()), (ReduceOp::Sum, Level::Size));
+/// ```
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Reduce {
     op: ReduceOp,
     scalar: f64,
+    level: Level,
 }
 
 impl Reduce {
     /// The sum of all contributions, this rank's multiplied by `scalar` first. The scalar is rounded
     /// to the dtype; ranks may use different ones.
     pub const fn pre_mul_sum(scalar: f64) -> Reduce {
-        Reduce { op: ReduceOp::PreMulSum, scalar }
+        Reduce { op: ReduceOp::PreMulSum, scalar, level: Level::Run }
+    }
+
+    /// The same for a call whose result keeps at least this level of determinism, the same on all ranks. A call can
+    /// ask for more than `CCL_DETERMINISM`, not for less.
+    #[must_use]
+    pub const fn at(self, level: Level) -> Reduce {
+        Reduce { level, ..self }
     }
 
     /// The operation.
@@ -64,11 +79,16 @@ impl Reduce {
     pub const fn scalar(&self) -> f64 {
         self.scalar
     }
+
+    /// The level of determinism that the call asks for.
+    pub const fn level(&self) -> Level {
+        self.level
+    }
 }
 
 impl From<ReduceOp> for Reduce {
     fn from(op: ReduceOp) -> Reduce {
-        Reduce { op, scalar: 1.0 }
+        Reduce { op, scalar: 1.0, level: Level::Run }
     }
 }
 

@@ -52,13 +52,13 @@ mod stream;
 pub mod transport;
 
 pub use ccl_plan as plan;
-pub use ccl_plan::{Algorithm, Collective, Dtype, Rank, ReduceOp};
+pub use ccl_plan::{Algorithm, Collective, Dtype, Level, Rank, ReduceOp};
 pub use half::{bf16, f16};
 
 pub use bootstrap::UniqueId;
 pub use comm::group::{Group, group};
 pub use comm::scope::Scope;
-pub use comm::{Aborter, Communicator, Joining, JoiningState, local, network};
+pub use comm::{Aborter, Communicator, Explanation, Joining, JoiningState, local, network};
 pub use config::Config;
 pub use element::{Element, F8E4m3, F8E5m2, Reduce};
 pub use error::{Error, Fault, Result};

@@ -4,13 +4,13 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use ccl::transport::{
-    Checksum, Fabric, FaultRule, PathKind, Relay, SharedMemory, TraceEvent, TraceLog, TransportSettings,
-    Waiter,
+    Checksum, Fabric, FaultRule, NetSettings, PathKind, Relay, SharedMemory, TraceEvent, TraceLog,
+    TransportSettings, Waiter,
 };
 use ccl::{Error, Fault, Rank, Result};
 use ccl_plan::Channel;
@@ -26,16 +26,51 @@ fn over_net() -> TransportSettings {
     TransportSettings { shared_memory: SharedMemory::Avoid, ..settings() }
 }
 
+/// Over a network whose connections serve one direction only.
+fn over_one_way_net() -> TransportSettings {
+    static PLUGIN: OnceLock<NetPlugin> = OnceLock::new();
+    let plugin = PLUGIN.get_or_init(|| {
+        let mut table = *ccl_net_socket::table();
+        table.turn = None;
+        NetPlugin::linked(Box::leak(Box::new(table))).unwrap()
+    });
+    assert!(!plugin.turns());
+    TransportSettings { net: NetSettings { plugin: Some(*plugin), ..NetSettings::default() }, ..over_net() }
+}
+
 #[test]
 fn all_pairs_exchange_odd_sizes_over_the_network() {
-    for slots in [1, 2, 8] {
-        let settings = TransportSettings { slots, channels: 2, ..over_net() };
+    for (slots, net) in [(1, over_net()), (2, over_one_way_net()), (2, over_net()), (8, over_net())] {
+        let settings = TransportSettings { slots, channels: 2, ..net };
         on_threads(3, &settings, |me, mut fabric| {
             all_to_all(me, 3, &mut fabric, 2, 1, 26);
             let paths = (0..3).map(|peer| fabric.path(Rank(peer)).unwrap().kind);
             let net = paths.filter(|kind| *kind == PathKind::Net).count();
             assert_eq!(net, 2, "itself is reached through memory");
         });
+    }
+}
+
+#[test]
+fn an_edge_opens_though_the_one_back_is_not_used_yet() {
+    for settings in [over_net(), over_one_way_net()] {
+        for first in [Rank(0), Rank(1)] {
+            on_threads(2, &settings, |me, mut fabric| {
+                let peer = Rank(1 - me.0);
+                let mut waiter = Waiter::new(fabric.wait().unwrap());
+                for turn in 0..2 {
+                    if (me == first) == (turn == 0) {
+                        let edge = fabric.send_edge(peer, Channel(0), 0).unwrap();
+                        send(&mut fabric, edge, &mut waiter, &[turn as u8; 33], turn).unwrap();
+                        support::drain(&mut fabric, &mut waiter);
+                    } else {
+                        let edge = fabric.receive_edge(peer, Channel(0), 0).unwrap();
+                        let received = receive(&mut fabric, edge, &mut waiter).unwrap();
+                        assert_eq!(received, (vec![turn as u8; 33], turn));
+                    }
+                }
+            });
+        }
     }
 }
 
@@ -203,17 +238,24 @@ impl Relay for Betraying {
 
 #[test]
 fn a_stranger_at_the_port_does_not_take_the_edge() {
+    betray(&over_one_way_net(), &[Rank(0), Rank(1)]);
+    // One port is enough for both directions: that of the higher rank.
+    betray(&over_net(), &[Rank(1)]);
+}
+
+/// Ranks exchange messages while strangers connect to those that listen.
+fn betray(settings: &TransportSettings, listening: &[Rank]) {
     std::thread::scope(|scope| {
         for (rank, inner) in ThreadRelay::all(2).into_iter().enumerate() {
             scope.spawn(move || {
                 let me = Rank(rank as u32);
                 let betrayed = Arc::new(Betrayed { inner, intruders: AtomicUsize::new(0) });
                 let relay: Arc<dyn Relay> = Arc::new(Betraying(Arc::clone(&betrayed)));
-                let mut fabric = join(&over_net(), &relay, me, 2).unwrap();
+                let mut fabric = join(settings, &relay, me, 2).unwrap();
                 all_to_all(me, 2, &mut fabric, 1, 1, 5);
                 relay.all_gather(Vec::new()).unwrap();
                 let until = Instant::now() + Duration::from_secs(10);
-                while betrayed.intruders.load(Ordering::Relaxed) == 0 {
+                while listening.contains(&me) && betrayed.intruders.load(Ordering::Relaxed) == 0 {
                     assert!(Instant::now() < until, "the stranger was never accepted");
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -224,27 +266,38 @@ fn a_stranger_at_the_port_does_not_take_the_edge() {
 
 #[test]
 fn a_rank_without_the_secret_is_turned_away() {
-    let secret = |me: Rank| TransportSettings { secret: [me.0 as u8; 32], ..over_net() };
+    turn_away(&over_one_way_net(), &[Rank(0), Rank(1)]);
+    turn_away(&over_net(), &[Rank(0)]);
+}
+
+/// Ranks with different secrets never hear each other; those that connect are told.
+fn turn_away(settings: &TransportSettings, connecting: &[Rank]) {
+    let secret = |me: Rank| TransportSettings { secret: [me.0 as u8; 32], ..settings.clone() };
     on_threads_with(2, secret, |me, mut fabric| {
         let mut waiter = Waiter::new(fabric.wait().unwrap());
+        let peer = Rank(1 - me.0);
         let (out, back) = (
-            fabric.send_edge(Rank(1 - me.0), Channel(0), 0).unwrap(),
-            fabric.receive_edge(Rank(1 - me.0), Channel(0), 0).unwrap(),
+            fabric.send_edge(peer, Channel(0), 0).unwrap(),
+            fabric.receive_edge(peer, Channel(0), 0).unwrap(),
         );
         let until = Instant::now() + Duration::from_secs(10);
-        let error = loop {
-            assert!(fabric.receiver(back).peek().unwrap().is_none());
-            match fabric.sender(out).try_send(&[1; 1000], 0) {
-                Ok(_) => waiter.pause(None),
-                Err(error) => break error,
+        while connecting.contains(&me) {
+            let heard = fabric.receiver(back).peek();
+            match fabric.sender(out).try_send(&[1; 1000], 0).and(heard) {
+                Ok(slot) => assert!(slot.is_none()),
+                Err(error) => {
+                    assert_eq!(error.fault(), &Fault::Remote { rank: peer });
+                    break;
+                }
             }
+            waiter.pause(None);
             assert!(Instant::now() < until, "the connection was never closed");
-        };
-        assert_eq!(error.fault(), &Fault::Remote { rank: Rank(1 - me.0) });
+        }
         // The peer needs this end's listener to be turned away too.
         let until = Instant::now() + Duration::from_millis(300);
         while Instant::now() < until {
             fabric.progress().ok();
+            assert!(!matches!(fabric.receiver(back).peek(), Ok(Some(_))));
             std::thread::sleep(Duration::from_millis(1));
         }
     });
@@ -263,10 +316,8 @@ fn aborting_ends_network_edges_with_aborted() {
 
 #[test]
 fn slots_that_no_network_takes_are_a_usage_error() {
-    let unknown = TransportSettings {
-        net: ccl::transport::NetSettings { device: Some(99), ..Default::default() },
-        ..over_net()
-    };
+    let unknown =
+        TransportSettings { net: NetSettings { device: Some(99), ..Default::default() }, ..over_net() };
     on_threads(2, &unknown, |me, mut fabric| {
         let error = fabric.send_edge(Rank(1 - me.0), Channel(0), 0).unwrap_err();
         assert!(error.cause().contains("99"), "{error}");

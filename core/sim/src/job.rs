@@ -101,6 +101,12 @@ impl Job {
         self.case.channels.max(1)
     }
 
+    /// Bytes of the vector, or of all blocks.
+    pub(crate) fn bytes(&self) -> u64 {
+        let blocks = if self.layout(0, 0).is_whole() { 1 } else { u64::from(self.n()) };
+        self.case.count as u64 * blocks * self.element_bytes
+    }
+
     /// The index of a place's program.
     pub(crate) fn role(&self, place: u32) -> usize {
         usize::from(self.of_place[place as usize])

@@ -32,6 +32,7 @@ mod bootstrap;
 mod error;
 pub mod fluid;
 pub mod formula;
+pub mod host;
 mod job;
 mod machine;
 mod network;

@@ -154,6 +154,11 @@ impl Machine {
         ["nvlink", "dgx-a100", "dgx-h100", "summit", "alps"].into_iter()
     }
 
+    /// A node of so many devices, whose links cost nothing.
+    pub(crate) fn one_node(ranks: u32) -> Machine {
+        Machine::of(1, (ranks, 1), (0.0, f64::INFINITY), (0.0, f64::INFINITY))
+    }
+
     fn of(nodes: u32, per_node: (u32, u32), local: (f64, f64), network: (f64, f64)) -> Machine {
         let reach = |(latency_us, gb_per_s)| Reach { latency_us, gb_per_s };
         Machine {

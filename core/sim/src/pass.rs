@@ -36,8 +36,39 @@ pub(crate) struct Step {
     pub(crate) folds: u8,
     pub(crate) receives: u8,
     pub(crate) sends: u8,
+    /// Where its data is beside edges.
+    pub(crate) memory: Touched,
     /// Index of the first of its edges.
     pub(crate) edges: u32,
+}
+
+/// What a step touches of its rank's own buffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Touched(u8);
+
+impl Touched {
+    fn new(step: &ccl_plan::cursor::Step) -> Touched {
+        let user = |site: &&Site| matches!(site, Site::Input { .. } | Site::Output { .. });
+        let read = step.inputs().iter().filter(user).count() as u8;
+        let written = step.outputs().iter().filter(user).count() as u8;
+        let sends_input = u8::from(matches!(step.inputs(), [Site::Input { .. }]));
+        Touched(read | written << 3 | sends_input << 6)
+    }
+
+    /// Inputs in user buffers.
+    pub(crate) fn read(self) -> u8 {
+        self.0 & 7
+    }
+
+    /// Outputs in user buffers.
+    pub(crate) fn written(self) -> u8 {
+        self.0 >> 3 & 7
+    }
+
+    /// Whether the only input is in the send buffer.
+    pub(crate) fn reads_input(self) -> bool {
+        self.0 >> 6 != 0
+    }
 }
 
 impl Pass {
@@ -89,10 +120,12 @@ impl Pass {
         let mut cursor = Cursor::new(&text.program, lane, Channel(0), &layout, Rank(job.root().0));
         while let Some(action) = cursor.next(&text.program, &layout) {
             let first = self.edges.len() as u32;
+            let mut memory = Touched::default();
             let (count, folds, receives) = match action {
                 Action::Move(step) => {
                     let receives = self.add(place, step.inputs(), edges);
                     self.add(place, step.outputs(), edges);
+                    memory = Touched::new(&step);
                     (step.count, step.inputs().len().saturating_sub(1), receives)
                 }
                 Action::Signal(site) | Action::Wait(site) => {
@@ -116,6 +149,7 @@ impl Pass {
                 folds: folds as u8,
                 receives: receives as u8,
                 sends: sends as u8,
+                memory,
                 edges: first,
             });
         }

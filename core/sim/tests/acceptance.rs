@@ -281,6 +281,11 @@ fn formulas_are_the_sweep_without_contention() {
         gamma_ns_per_byte: 0.01,
         workers: 1,
         chunk_bytes: u64::MAX,
+        switch_ns: 0.0,
+        message_ns: 0.0,
+        far: 0.0,
+        far_bytes: 1.0,
+        cores: 0,
         pulls: false,
     };
     for (collective, algorithm) in [

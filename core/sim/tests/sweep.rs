@@ -68,7 +68,7 @@ fn swept(plan: &Plan, case: &Case, link: fn(Rank, Rank) -> Link, clocks: Clocks)
 #[test]
 fn the_sweep_is_the_walk_to_the_last_bit() {
     let mut compared = 0;
-    for n in (1..=17).chain([24, 31]) {
+    for n in (1..=9).chain([12, 17]) {
         for collective in Collective::ALL {
             if let Collective::Send | Collective::Recv = collective {
                 continue;
@@ -86,7 +86,7 @@ fn the_sweep_is_the_walk_to_the_last_bit() {
             }
         }
     }
-    assert!(compared > 8000, "{compared}");
+    assert!(compared > 4000, "{compared}");
 }
 
 #[test]

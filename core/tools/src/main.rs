@@ -1,4 +1,4 @@
-//! `ccl`: measures, explains, checks and simulates the library, and starts local ranks.
+//! `ccl`: measures, tunes, explains, checks and simulates the library, and starts local ranks.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -11,12 +11,13 @@ mod sim;
 mod size;
 mod text;
 mod topo;
+mod tune;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Collective communication: measure it, explain it, check it, simulate it, and start local ranks.
+/// Collective communication: measure it, tune it, explain it, check it, simulate it, and start local ranks.
 #[derive(Debug, Parser)]
 #[command(name = "ccl", version, arg_required_else_help = true)]
 struct Cli {
@@ -33,6 +34,7 @@ enum Command {
     Sim(sim::Args),
     Doctor(doctor::Args),
     Topo(topo::Args),
+    Tune(tune::Args),
     #[command(name = ranks::shim::NAME, hide = true)]
     Rank(ranks::shim::Args),
 }
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Topo(args) => topo::main(&args),
+        Command::Tune(args) => tune::main(&args),
         Command::Rank(args) => ranks::shim::main(&args),
     };
     outcome.unwrap_or_else(|error| {

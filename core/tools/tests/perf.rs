@@ -138,6 +138,25 @@ fn overlap_is_measured_and_checked() {
 }
 
 #[test]
+fn levels_of_determinism_are_measured_beside_each_other() {
+    let line = "perf all_reduce,broadcast,reduce_scatter -n 3 --levels -b 8,64K -d f32,fp8_e4m3 --iters 3 -w 1 --json";
+    let lines = json(&printed(line));
+    // A broadcast has no level.
+    assert_eq!(lines.len(), 2 * 2 * 2 * 3, "{lines:?}");
+    for (index, line) in lines.iter().enumerate() {
+        assert_eq!(
+            (&line["level"], &line["wrong"]),
+            (&["run", "size", "world"][index % 3].into(), &0.into())
+        );
+        assert!(line["time_us"].as_f64().unwrap() > 0.0 && line["ratio"].as_f64().unwrap() > 0.0);
+        assert!(line["min_ratio"].as_f64() <= line["max_ratio"].as_f64());
+    }
+    assert!(lines.iter().filter(|line| line["level"] == "run").all(|line| line["ratio"] == 1.0));
+    let text = printed("perf all_reduce --levels -b 8 --iters 2 --ranks-as threads");
+    assert!(text.contains("run (us)") && text.ends_with("# Out of bounds values : 0 OK\n"), "{text}");
+}
+
+#[test]
 fn lists_of_buckets_can_be_read_back() {
     let list = printed("perf --workload resnet50 --list");
     assert_eq!(list.lines().next(), Some("8196000"));

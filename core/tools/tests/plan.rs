@@ -62,11 +62,29 @@ fn plans_hold_and_damaged_ones_are_rejected() {
             "one_shot_tree",
             "two_shot_tree",
             "two_level",
+            "two_level_halving",
+            "swing",
             "dissemination",
         ]
     );
     let table = printed("plan verify --max-ranks 2 --algorithm ring --mutations 0 --quick --jobs 1");
     assert!(table.contains("all_gather_v") && table.contains(" plans ("), "{table}");
+}
+
+#[test]
+fn plans_of_many_ranks_hold() {
+    let line = "plan verify --large --max-ranks 129 --algorithm ring,one_shot,binomial,dissemination";
+    let value: Value = serde_json::from_str(&printed(&format!("{line} --json"))).unwrap();
+    assert_eq!((&value["ok"], &value["witnesses"]), (&true.into(), &Vec::<Value>::new().into()));
+    let rows = value["algorithms"].as_array().unwrap();
+    assert!(rows.len() >= 12, "{value}");
+    for row in rows {
+        // 96, 127, 128 and 129.
+        assert_eq!((&row["seen"]["plans"], &row["seen"]["all_ranks"]), (&4.into(), &129.into()), "{row}");
+    }
+    let text = printed(&format!("{line} --collective barrier --min-ranks 128"));
+    assert!(text.contains("to 129") && text.contains("2 plans hold in 2 walks"), "{text}");
+    assert_eq!(output("plan verify --large --quick", &[]).status.code(), Some(2));
 }
 
 #[test]
@@ -119,10 +137,10 @@ fn memory_is_known_before() {
     let found: Value = serde_json::from_str(&printed("plan memory -n 16 -l 8 --json")).unwrap();
     let bytes = |kind: &str, name: &str| found[kind][name].as_u64().unwrap();
     assert_eq!(bytes("at_most", "mapped_bytes"), 8 * bytes("before_use", "shared_bytes"));
-    // Two ends of three edges with each rank of the other host.
+    // Three connections with each rank of the other host.
     assert_eq!(
         (bytes("before_use", "connections"), bytes("at_most", "connections"), bytes("at_most", "sockets")),
-        (0, 48, 49)
+        (0, 24, 25)
     );
     let alone: Value = serde_json::from_str(&printed("plan memory -n 1 --json")).unwrap();
     assert_eq!((&alone["at_most"]["shared_bytes"], &alone["at_most"]["sockets"]), (&0.into(), &0.into()));

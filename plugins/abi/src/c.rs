@@ -346,6 +346,19 @@ pub struct CclNetV1 {
             request: *mut *mut c_void,
         ) -> i32,
     >,
+    /// Optional: the other direction of a connection: of a send comm a recv comm, and the other way round.
+    pub turn: Option<unsafe extern "C" fn(comm: *mut c_void, side: u32, other: *mut *mut c_void) -> i32>,
+    /// Optional: `isend` of a message that another follows at once.
+    pub isend_more: Option<
+        unsafe extern "C" fn(
+            send_comm: *mut c_void,
+            data: *const c_void,
+            bytes: u64,
+            tag: u32,
+            mr: *mut c_void,
+            request: *mut *mut c_void,
+        ) -> i32,
+    >,
 }
 
 // SAFETY: the table is only ever read, and its name points to a static string, by the contract.
@@ -393,5 +406,7 @@ impl CclNetV1 {
         put: None,
         get: None,
         signal: None,
+        turn: None,
+        isend_more: None,
     };
 }

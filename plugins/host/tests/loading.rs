@@ -87,6 +87,7 @@ fn a_rust_plugin_carries_messages_and_its_layout_was_checked() {
         line.contains("offers cclNet_v1") && line.contains("chosen") && line.contains("layout"),
         "{line}"
     );
+    assert!(plugin.turns());
     traffic(plugin);
     // The one that is loaded and the one that is linked in do not get in each other's way.
     assert_ne!(plugin, linked());
@@ -101,10 +102,15 @@ fn a_c_plugin_from_the_header_alone_carries_messages() {
     traffic(plugin);
     let context = context(plugin, &[]);
     assert_eq!(context.properties(0).unwrap().name, "loopback0");
-    let (mut send, recv) = pair(&context);
-    drop(recv);
+    let (mut send, mut recv) = pair(&context);
+    assert!(!plugin.turns());
+    assert!(matches!(send.turn(), Err(NetError::Unsupported(_))));
+    assert!(matches!(recv.turn(), Err(NetError::Unsupported(_))));
     let bytes = [1u8; 8];
     let mr = register_send(&mut send, &bytes);
+    // SAFETY: `bytes` outlives the comm's use of it.
+    assert!(unsafe { send.send_more(bytes.as_ptr(), 8, 0, &mr) }.unwrap().is_some(), "an ordinary send");
+    drop(recv);
     // SAFETY: `bytes` outlives the comm's use of it.
     let error = unsafe { send.send(bytes.as_ptr(), 8, 0, &mr) }.unwrap_err();
     assert!(matches!(error, NetError::Remote(_)), "{error:?}");

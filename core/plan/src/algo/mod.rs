@@ -21,6 +21,7 @@ pub(crate) mod pat;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
+mod swing;
 pub(crate) mod two_level;
 mod two_shot;
 
@@ -72,11 +73,15 @@ pub enum Algorithm {
     User = 14,
     /// A ring in each node, a ring of the ranks with one local rank, a ring in each node again.
     TwoLevel = 15,
+    /// As two-level, but between nodes at distances …, 4, 2, 1 and then 1, 2, 4, ….
+    TwoLevelHalving = 16,
+    /// Halving and doubling at distances 1, 1, 3, 5, 11 and so on.
+    Swing = 17,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Algorithm; 16] = [
+    pub const ALL: [Algorithm; 18] = [
         Algorithm::Ring,
         Algorithm::OneShot,
         Algorithm::TwoShot,
@@ -93,6 +98,8 @@ impl Algorithm {
         Algorithm::DirectTree,
         Algorithm::User,
         Algorithm::TwoLevel,
+        Algorithm::TwoLevelHalving,
+        Algorithm::Swing,
     ];
 
     /// The name used in tables, texts and on the command line.
@@ -114,6 +121,8 @@ impl Algorithm {
             Algorithm::DirectTree => "direct_tree",
             Algorithm::User => "user",
             Algorithm::TwoLevel => "two_level",
+            Algorithm::TwoLevelHalving => "two_level_halving",
+            Algorithm::Swing => "swing",
         }
     }
 
@@ -122,6 +131,7 @@ impl Algorithm {
         match self {
             Algorithm::Ring => 2,
             Algorithm::TwoLevel => 4,
+            Algorithm::TwoLevelHalving => 2 + 2 * rounds(n),
             Algorithm::OneShot
             | Algorithm::TwoShot
             | Algorithm::Direct
@@ -130,7 +140,7 @@ impl Algorithm {
             | Algorithm::DirectTree
             | Algorithm::User => n.saturating_sub(1),
             Algorithm::Dissemination => 2 * rounds(n),
-            Algorithm::Binomial | Algorithm::RecursiveDoubling => rounds(n) + 1,
+            Algorithm::Binomial | Algorithm::RecursiveDoubling | Algorithm::Swing => rounds(n) + 1,
             Algorithm::Bruck | Algorithm::Rabenseifner | Algorithm::Pat => 2 * rounds(n),
             Algorithm::DoubleTree => 5,
         }
@@ -142,7 +152,8 @@ impl Algorithm {
             // Here spans are up to all blocks.
             (Algorithm::Bruck, Collective::AllToAll) => 512,
             // A part of n/g chunks must fit a slot.
-            (Algorithm::Bruck | Algorithm::Rabenseifner | Algorithm::TwoLevel, _)
+            (Algorithm::Bruck | Algorithm::Rabenseifner | Algorithm::Swing, _)
+            | (Algorithm::TwoLevel | Algorithm::TwoLevelHalving, _)
             | (Algorithm::Binomial, Collective::Gather | Collective::Scatter) => 4096,
             _ => MAX_RANKS,
         }
@@ -164,16 +175,21 @@ impl Algorithm {
     pub const fn bundle(self, n: u32) -> u32 {
         match self {
             Algorithm::Pat => pat::aggregation(n),
-            Algorithm::TwoLevel => two_level::ranks_per_node(n),
+            _ if self.is_two_level() => two_level::ranks_per_node(n),
             _ => 1,
         }
+    }
+
+    /// Whether it goes by nodes: see [`Plan::with_nodes`].
+    pub const fn is_two_level(self) -> bool {
+        matches!(self, Algorithm::TwoLevel | Algorithm::TwoLevelHalving)
     }
 
     /// Whether it can take so many together among `n` ranks.
     pub const fn takes_bundle(self, n: u32, bundle: u32) -> bool {
         match self {
             Algorithm::Pat => bundle.is_power_of_two() && bundle <= pat::aggregation(n),
-            Algorithm::TwoLevel => bundle > 0 && n.is_multiple_of(bundle),
+            _ if self.is_two_level() => bundle > 0 && n.is_multiple_of(bundle),
             _ => bundle == 1,
         }
     }
@@ -200,7 +216,9 @@ pub const fn algorithms(collective: Collective) -> &'static [Algorithm] {
             const ALL_REDUCE: &[Algorithm] = &[
                 Algorithm::Ring,
                 Algorithm::TwoLevel,
+                Algorithm::TwoLevelHalving,
                 Algorithm::DoubleTree,
+                Algorithm::Swing,
                 Algorithm::Rabenseifner,
                 Algorithm::Binomial,
                 Algorithm::RecursiveDoubling,
@@ -253,6 +271,8 @@ pub struct Role {
     nodes: [double_tree::Node; 2],
     /// The plan's bundle.
     bundle: u32,
+    /// The node, where those differ, or the seat of a rank that has a text of its own.
+    site: Option<u32>,
 }
 
 /// ⌈log2 n⌉.
@@ -354,26 +374,29 @@ pub(crate) fn role(plan: &Plan, place: Place, root: Place) -> Role {
         _ => 0,
     };
     let standing = match algorithm {
-        Algorithm::RecursiveDoubling => Pairs::of(n).standing(place),
+        Algorithm::RecursiveDoubling | Algorithm::Swing => Pairs::of(n).standing(place),
         _ => Standing::Single,
     };
     let nodes = match algorithm {
         Algorithm::DoubleTree if n > 1 => double_tree::nodes(n, place),
         _ => Default::default(),
     };
-    Role { duty, position, children, standing, nodes, bundle: plan.bundle() }
+    let site = match algorithm {
+        Algorithm::Swing if standing != Standing::Second => Some(swing::seat(n, place)),
+        _ => plan.nodes().map(|sizes| two_level::node_of(sizes, place)),
+    };
+    Role { duty, position, children, standing, nodes, bundle: plan.bundle(), site }
 }
 
 /// The program of a role; the caller has made sure that the algorithm suits the collective.
-pub(crate) fn program(collective: Collective, algorithm: Algorithm, n: u32, role: Role) -> Program {
+pub(crate) fn program(plan: &Plan, role: Role) -> Program {
+    let (collective, algorithm, n) = (plan.collective(), plan.algorithm(), plan.n());
     if n == 1 && !matches!(collective, Collective::Send | Collective::Recv) {
         return alone::program(collective, algorithm.name());
     }
     match algorithm {
         Algorithm::Ring => ring::program(collective, role.duty),
-        // With one rank in a node, or one node, it is a ring.
-        Algorithm::TwoLevel if role.bundle == 1 || role.bundle == n => ring::all_reduce(algorithm.name()),
-        Algorithm::TwoLevel => two_level::program(n, role.bundle),
+        Algorithm::TwoLevel | Algorithm::TwoLevelHalving => two_levels(plan, role),
         Algorithm::OneShot | Algorithm::OneShotTree => one_shot::program(n, algorithm, role.position),
         Algorithm::TwoShot | Algorithm::TwoShotTree => two_shot::program(n, algorithm, role.position),
         Algorithm::Direct | Algorithm::DirectTree => direct::program(collective, algorithm, n, role),
@@ -387,9 +410,22 @@ pub(crate) fn program(collective: Collective, algorithm: Algorithm, n: u32, role
         Algorithm::Bruck => bruck::program(collective, n),
         Algorithm::Rabenseifner => rabenseifner::program(n),
         Algorithm::DoubleTree => double_tree::program(n, role.nodes),
+        Algorithm::Swing => swing::program(n, role.standing, role.site.unwrap_or_default()),
         Algorithm::Pat => pat::program(collective, n, role.bundle),
         // Its plans hold their program.
         Algorithm::User => alone::program(collective, algorithm.name()),
+    }
+}
+
+fn two_levels(plan: &Plan, role: Role) -> Program {
+    let (name, n) = (plan.algorithm().name(), plan.n());
+    let halving = plan.algorithm() == Algorithm::TwoLevelHalving;
+    let rails = if halving { two_level::Rails::Halving } else { two_level::Rails::Ring };
+    match (plan.nodes(), role.site) {
+        (Some(sizes), Some(node)) => two_level::uneven(name, rails, sizes, node),
+        // One node is a ring, and so are as many as ranks.
+        _ if role.bundle == n || role.bundle == 1 && !halving => ring::all_reduce(name),
+        _ => two_level::even(name, rails, n, role.bundle),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The cost of plans that come without a formula: counted on one walk in the domain of time.
 
-use super::{Cost, Load, Rates};
+use super::{Cost, Counts, Load, Rates};
 use crate::collective::Shape;
 use crate::ids::{Place, Rank};
 use crate::machine::clock::{Clock, Link};
@@ -15,6 +15,10 @@ pub struct Counted {
     moves: u64,
     moved: f64,
     folded: f64,
+    /// Messages and Moves of all ranks.
+    all: (u64, u64),
+    /// Bytes that all ranks send and fold.
+    all_bytes: (f64, f64),
     /// Slots' worth of bytes that one pass covers.
     pass_slots: u64,
 }
@@ -44,7 +48,7 @@ impl Counted {
         let stage = Stage::new(plan, &case).map_err(|fault| Failure { at: None, fault })?;
         let link = |_, _| Link { alpha_ns: 1.0, beta_ns_per_byte: 1.0 };
         let walked = walk(&stage, Clock::new(link, 0.5, 1))?;
-        let path = walked.domain.finish();
+        let (path, spent) = (walked.domain.finish(), walked.domain.spent());
         let blocks = if whole { 1 } else { n as usize };
         let bytes = (case.count * blocks).max(1) as f64;
         let widest = program.check(n).map_or(1, |checked| checked.widest());
@@ -54,6 +58,8 @@ impl Counted {
             moves: walked.steps.div_ceil(u64::from(n)),
             moved: path.moved_bytes as f64 / bytes,
             folded: path.folded_bytes as f64 / bytes,
+            all: (spent.messages, walked.steps),
+            all_bytes: (spent.moved_bytes as f64 / bytes, spent.folded_bytes as f64 / bytes),
             pass_slots: ((parts * blocks) as u64).div_ceil(widest as u64),
         })
     }
@@ -62,12 +68,21 @@ impl Counted {
     pub fn cost(&self, bytes: u64, rates: &Rates, channels: u16) -> Cost {
         let pass_bytes = rates.chunk_bytes.max(1) * u64::from(channels.max(1)) * self.pass_slots;
         let load = Load { n: self.n, bytes, pass_bytes };
-        Cost {
+        let passes = load.passes(bytes);
+        let bytes = bytes as f64;
+        let path = Counts {
             messages: self.messages,
-            moves: self.moves * load.passes(bytes),
-            moved_bytes: self.moved * bytes as f64,
-            folded_bytes: self.folded * bytes as f64,
-        }
+            moves: self.moves * passes,
+            moved_bytes: self.moved * bytes,
+            folded_bytes: self.folded * bytes,
+        };
+        let all = Counts {
+            messages: self.all.0 * passes,
+            moves: self.all.1 * passes,
+            moved_bytes: self.all_bytes.0 * bytes,
+            folded_bytes: self.all_bytes.1 * bytes,
+        };
+        Cost { path, all, bytes }
     }
 }
 
@@ -91,8 +106,8 @@ mod tests {
             for n in [4, 7, 8] {
                 let plan = Plan::new(collective, algorithm, n).unwrap();
                 let (rates, bytes) = (Rates::SHARED_MEMORY, 56 << 10);
-                let counted = Counted::of(&plan).unwrap().cost(bytes, &rates, 1);
-                let formula = cost(collective, algorithm, n, bytes, &rates, 1);
+                let counted = Counted::of(&plan).unwrap().cost(bytes, &rates, 1).path;
+                let formula = cost(collective, algorithm, n, bytes, &rates, 1).path;
                 let near = |a: f64, b: f64| (a - b).abs() <= 1e-3 * b;
                 let text = alloc::format!("{collective}.{algorithm} n={n}: {counted:?} {formula:?}");
                 assert_eq!(counted.messages, formula.messages, "{text}");

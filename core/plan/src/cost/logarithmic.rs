@@ -2,17 +2,18 @@
 
 use alloc::vec::Vec;
 
-use super::{Cost, Load};
+use super::work::with_bit;
+use super::{Counts, Load};
 use crate::algo::pairs::Pairs;
 use crate::algo::{Algorithm, rounds};
 use crate::collective::Collective;
 
 /// The cost of an algorithm with logarithmically many rounds. n is at least 2.
-pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) -> Cost {
+pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) -> Counts {
     match algorithm {
         Algorithm::Dissemination => {
             let rounds = u64::from(rounds(load.n));
-            Cost { messages: rounds, moves: 2 * rounds, ..Cost::default() }
+            Counts { messages: rounds, moves: 2 * rounds, ..Counts::default() }
         }
         Algorithm::Binomial => match collective {
             Collective::Gather | Collective::Scatter => subtrees(load),
@@ -23,7 +24,7 @@ pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) ->
         },
         Algorithm::Bruck if collective == Collective::AllToAll => bruck_all_to_all(load),
         Algorithm::Bruck => bruck(collective.reduces(), load),
-        Algorithm::Rabenseifner => bruck(true, load).and(&bruck(false, load)),
+        Algorithm::Rabenseifner | Algorithm::Swing => bruck(true, load).and(&bruck(false, load)),
         Algorithm::DoubleTree => double_tree(load),
         Algorithm::Pat => pat(collective.reduces(), load, algorithm.bundle(load.n)),
         _ => recursive_doubling(load),
@@ -32,11 +33,11 @@ pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) ->
 
 /// Two trees of ⌈log2 n⌉ levels, up and down: a hop up carries a chunk once, one down twice, and behind
 /// the first pass a rank sends four chunks for each.
-fn double_tree(load: &Load) -> Cost {
+fn double_tree(load: &Load) -> Counts {
     let (levels, half) = (u64::from(rounds(load.n)), load.bytes.div_ceil(2));
     let passes = load.passes(half);
     let (chunk, behind) = (half as f64 / passes as f64, (passes - 1) as f64);
-    Cost {
+    Counts {
         messages: 2 * levels,
         moves: 4 * passes,
         moved_bytes: ((3 * levels - 1) as f64 + 4.0 * behind) * chunk,
@@ -45,12 +46,12 @@ fn double_tree(load: &Load) -> Cost {
 }
 
 /// Each block once, in ranges of at most half of all.
-fn bruck(reduces: bool, load: &Load) -> Cost {
+fn bruck(reduces: bool, load: &Load) -> Counts {
     let rounds = u64::from(rounds(load.n));
     let block = load.bytes.div_ceil(u64::from(load.n));
     let widest = u64::from(load.n.next_power_of_two() / 2);
     let moved_bytes = load.bytes as f64 * f64::from(load.n - 1) / f64::from(load.n);
-    Cost {
+    Counts {
         messages: rounds,
         // In about every other round of a rank the places go round the end, and take a Move more.
         moves: (3 * rounds + 1) * load.passes(widest * block),
@@ -60,12 +61,11 @@ fn bruck(reduces: bool, load: &Load) -> Cost {
 }
 
 /// In each round the blocks whose distance has its bit; all of them are copied before and behind.
-fn bruck_all_to_all(load: &Load) -> Cost {
+fn bruck_all_to_all(load: &Load) -> Counts {
     let (n, rounds) = (u64::from(load.n), u64::from(rounds(load.n)));
     let block = load.bytes.div_ceil(n);
-    let with_bit = |k: u64| (n >> (k + 1) << k) + (n & ((2 << k) - 1)).saturating_sub(1 << k);
-    let moved: u64 = (0..rounds).map(with_bit).sum();
-    Cost {
+    let moved: u64 = (0..rounds as u32).map(|k| with_bit(n, k)).sum();
+    Counts {
         messages: rounds,
         moves: (2 * rounds + 2) * load.passes(load.bytes),
         moved_bytes: (moved * block) as f64,
@@ -74,7 +74,7 @@ fn bruck_all_to_all(load: &Load) -> Cost {
 }
 
 /// Each block once, in groups of so many.
-fn pat(reduces: bool, load: &Load, aggregation: u32) -> Cost {
+fn pat(reduces: bool, load: &Load, aggregation: u32) -> Counts {
     let block = load.bytes.div_ceil(u64::from(load.n));
     let (near, far) = (load.n.next_power_of_two() / aggregation, aggregation.ilog2());
     let near = near.min(load.n);
@@ -82,7 +82,7 @@ fn pat(reduces: bool, load: &Load, aggregation: u32) -> Cost {
     let moved_bytes = load.bytes as f64 * f64::from(load.n - 1) / f64::from(load.n);
     // Every other sum of a reduce-scatter begins with a copy, an all-gather with that of the own block.
     let copies = u64::from(if reduces && load.n > 2 { near.div_ceil(2) } else { u32::from(!reduces) });
-    Cost {
+    Counts {
         messages,
         moves: (2 * messages + copies) * load.passes(u64::from(aggregation) * block),
         moved_bytes,
@@ -91,10 +91,10 @@ fn pat(reduces: bool, load: &Load, aggregation: u32) -> Cost {
 }
 
 /// The whole vector in each step.
-fn recursive_doubling(load: &Load) -> Cost {
+fn recursive_doubling(load: &Load) -> Counts {
     let (rounds, whole) = (u64::from(load.n.ilog2()), load.bytes as f64);
     let (waits, sends, folds) = pair_steps(load.n);
-    Cost {
+    Counts {
         messages: rounds + waits,
         moves: (rounds + 1) * load.passes(load.bytes),
         moved_bytes: (rounds + sends) as f64 * whole,
@@ -116,10 +116,10 @@ fn pair_steps(n: u32) -> (u64, u64, u64) {
 }
 
 /// All blocks but the root's own, subtree by subtree.
-fn subtrees(load: &Load) -> Cost {
+fn subtrees(load: &Load) -> Counts {
     let block = load.bytes.div_ceil(u64::from(load.n));
     let widest = u64::from(load.n.next_power_of_two() / 2);
-    Cost {
+    Counts {
         messages: u64::from(load.n.ilog2()),
         moves: u64::from(rounds(load.n) + 2) * load.passes(widest * block),
         moved_bytes: load.bytes as f64 * f64::from(load.n - 1) / f64::from(load.n),
@@ -129,7 +129,7 @@ fn subtrees(load: &Load) -> Cost {
 
 /// A tree in passes of a chunk: the first passes all hops, the others follow at the pace of the busiest
 /// rank.
-fn binomial(collective: Collective, load: &Load) -> Cost {
+fn binomial(collective: Collective, load: &Load) -> Counts {
     let (n, passes) = (load.n, load.passes(load.bytes));
     let chunk = load.bytes as f64 / passes as f64;
     let (hops, root_children) = (u64::from(n.ilog2()), u64::from(rounds(n)));
@@ -137,10 +137,10 @@ fn binomial(collective: Collective, load: &Load) -> Cost {
     if collective == Collective::Broadcast {
         let moves = 1 + root_children.saturating_sub(3).div_ceil(4);
         let moved_bytes = (root_children * passes) as f64 * chunk;
-        return Cost { messages: hops, moves: moves * passes, moved_bytes, folded_bytes: 0.0 };
+        return Counts { messages: hops, moves: moves * passes, moved_bytes, folded_bytes: 0.0 };
     }
     let inner_folds = root_children.saturating_sub(1) as f64;
-    Cost {
+    Counts {
         messages: hops,
         moves: root_children.div_ceil(3) * passes,
         moved_bytes: hops as f64 * chunk + behind,

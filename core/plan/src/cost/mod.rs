@@ -7,16 +7,22 @@
 
 mod counted;
 mod logarithmic;
+mod work;
 
 pub use self::counted::Counted;
+use self::work::work;
 use crate::algo::Algorithm;
 use crate::collective::Collective;
 
 /// What one link class costs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Rates {
-    /// α: time for a message to arrive, whatever its size.
+    /// α: time for a message to arrive, whatever its size, in which nobody need do anything.
     pub alpha_ns: f64,
+    /// What α grows by for each rank that shares the receiver's core: it has to be given the core first.
+    pub switch_ns: f64,
+    /// Time that a rank works on one message, its sender's part and its receiver's together.
+    pub message_ns: f64,
     /// Time that a rank needs for one Move whatever its length.
     pub move_ns: f64,
     /// β: time per byte of a rank's link, all channels together.
@@ -25,33 +31,50 @@ pub struct Rates {
     pub channel_beta_ns_per_byte: f64,
     /// γ: time per byte folded on one channel.
     pub gamma_ns_per_byte: f64,
+    /// How many times as long bytes take, beside 1, where calls are much longer than `far_bytes`: caches.
+    pub far: f64,
+    /// The call of which half of that is felt.
+    pub far_bytes: f64,
     /// Channels that make progress at the same time: cores or thread blocks.
     pub workers: u16,
     /// Bytes of one slot.
     pub chunk_bytes: u64,
+    /// Cores that all ranks share; 0 if each has one of its own.
+    pub cores: u32,
     /// Whether receivers read long messages straight out of the sender's memory, so that a sender of
     /// what it already has does nothing for them.
     pub pulls: bool,
 }
 
-/// What lies on the critical path of a plan.
+/// What a plan costs.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Cost {
-    /// Messages one after the other.
+    /// What lies on its critical path; of Moves, those of the busiest rank.
+    pub path: Counts,
+    /// What all ranks do together: where they share cores, this takes its time however short the path.
+    pub all: Counts,
+    /// S: the larger of a rank's user buffers.
+    pub bytes: f64,
+}
+
+/// How much there is of what costs time.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Counts {
+    /// Messages.
     pub messages: u64,
-    /// Moves, signals and waits of the busiest rank.
+    /// Moves, signals and waits.
     pub moves: u64,
-    /// Bytes moved one after the other.
+    /// Bytes moved.
     pub moved_bytes: f64,
-    /// Bytes folded one after the other.
+    /// Bytes folded.
     pub folded_bytes: f64,
 }
 
-impl Cost {
+impl Counts {
     /// One after the other.
     #[must_use]
-    pub fn and(&self, then: &Cost) -> Cost {
-        Cost {
+    pub fn and(&self, then: &Counts) -> Counts {
+        Counts {
             messages: self.messages + then.messages,
             moves: self.moves + then.moves,
             moved_bytes: self.moved_bytes + then.moved_bytes,
@@ -61,79 +84,104 @@ impl Cost {
 }
 
 impl Rates {
-    /// Ranks of one host that share a cache level; to be replaced by calibration.
+    /// Ranks of one host, measured (`docs/measuring.md`); `ccl tune` measures others.
     pub const SHARED_MEMORY: Rates = Rates {
-        alpha_ns: 500.0,
-        move_ns: 40.0,
-        beta_ns_per_byte: 0.03,
-        channel_beta_ns_per_byte: 0.03,
-        gamma_ns_per_byte: 0.015,
+        alpha_ns: 0.0,
+        switch_ns: 1_000.0,
+        message_ns: 450.0,
+        move_ns: 5.0,
+        beta_ns_per_byte: 0.15,
+        channel_beta_ns_per_byte: 0.15,
+        gamma_ns_per_byte: 0.05,
+        far: 1.0,
+        far_bytes: 6e6,
         workers: 1,
-        chunk_bytes: 64 << 10,
+        chunk_bytes: 32 << 10,
+        cores: 0,
         pulls: false,
     };
 
     /// The same where ranks may read each other's memory.
     pub const SHARED_MEMORY_DIRECT: Rates = Rates { pulls: true, ..Rates::SHARED_MEMORY };
 
-    /// TCP over a 10 Gb/s network; to be replaced by calibration.
+    /// TCP over a 10 Gb/s network.
     pub const SOCKET: Rates = Rates {
         alpha_ns: 15_000.0,
+        switch_ns: 0.0,
+        message_ns: 0.0,
         move_ns: 2_000.0,
         beta_ns_per_byte: 0.8,
         channel_beta_ns_per_byte: 1.6,
         gamma_ns_per_byte: 0.1,
+        far: 0.0,
+        far_bytes: 1.0,
         workers: 4,
         chunk_bytes: 128 << 10,
+        cores: 0,
         pulls: false,
     };
 
-    /// TCP between the ranks of one host, which cost its cores more than they wait; to be replaced by
-    /// calibration.
+    /// TCP between the ranks of one host, which costs its cores more than they wait; measured.
     pub const LOOPBACK: Rates = Rates {
-        alpha_ns: 6_000.0,
-        move_ns: 2_500.0,
-        beta_ns_per_byte: 0.2,
-        channel_beta_ns_per_byte: 0.2,
-        gamma_ns_per_byte: 0.1,
+        alpha_ns: 700.0,
+        switch_ns: 1_500.0,
+        message_ns: 7_700.0,
+        move_ns: 300.0,
+        beta_ns_per_byte: 0.45,
+        channel_beta_ns_per_byte: 0.45,
+        gamma_ns_per_byte: 0.066,
+        far: 0.55,
+        far_bytes: 6e6,
         workers: 1,
         chunk_bytes: 256 << 10,
+        cores: 0,
         pulls: false,
     };
 
-    /// RDMA over a 200 Gb/s network; to be replaced by calibration.
+    /// RDMA over a 200 Gb/s network.
     pub const RDMA: Rates = Rates {
         alpha_ns: 2_500.0,
+        switch_ns: 0.0,
+        message_ns: 0.0,
         move_ns: 300.0,
         beta_ns_per_byte: 0.04,
         channel_beta_ns_per_byte: 0.08,
         gamma_ns_per_byte: 0.05,
+        far: 0.0,
+        far_bytes: 1.0,
         workers: 4,
         chunk_bytes: 512 << 10,
+        cores: 0,
         pulls: false,
     };
 
-    /// These rates where that many ranks share a core and work in turn.
+    /// These rates where `n` ranks share so many cores; 0 if each has one of its own.
     #[must_use]
-    pub fn shared_by(self, ranks_per_core: u32) -> Rates {
-        let times = f64::from(ranks_per_core.max(1));
-        Rates {
-            move_ns: self.move_ns * times,
-            beta_ns_per_byte: self.beta_ns_per_byte * times,
-            channel_beta_ns_per_byte: self.channel_beta_ns_per_byte * times,
-            gamma_ns_per_byte: self.gamma_ns_per_byte * times,
-            ..self
-        }
+    pub fn on(self, n: u32, cores: u32) -> Rates {
+        let crowd = if cores > 0 && n > cores { f64::from(n) / f64::from(cores) } else { 0.0 };
+        Rates { cores, alpha_ns: self.alpha_ns + crowd * self.switch_ns, ..self }
     }
 
-    /// The time of a plan over `channels` channels.
+    /// The time of a plan over `channels` channels: what messages take to arrive, and the work on the critical
+    /// path, or that of all ranks where they have too few cores to do it side by side.
     pub fn time_ns(&self, cost: &Cost, channels: u16) -> f64 {
         let channels = channels.max(1);
+        let far = 1.0 + self.far * cost.bytes / (cost.bytes + self.far_bytes.max(1.0));
         let beta = self.beta_ns_per_byte.max(self.channel_beta_ns_per_byte / f64::from(channels));
-        let gamma = self.gamma_ns_per_byte / f64::from(channels.min(self.workers.max(1)));
+        let side_by_side = f64::from(channels.min(self.workers.max(1)));
         // Every channel makes as many Moves; workers share the channels.
-        let moves = cost.moves as f64 * self.move_ns * f64::from(channels.div_ceil(self.workers.max(1)));
-        cost.messages as f64 * self.alpha_ns + moves + cost.moved_bytes * beta + cost.folded_bytes * gamma
+        let turns = f64::from(channels.div_ceil(self.workers.max(1)));
+        let work = |counts: &Counts, beta: f64, turns: f64, side_by_side: f64| {
+            let steps = counts.messages as f64 * self.message_ns + counts.moves as f64 * self.move_ns;
+            let folds = counts.folded_bytes * self.gamma_ns_per_byte / side_by_side;
+            steps * turns + (counts.moved_bytes * beta + folds) * far
+        };
+        let path_ns = work(&cost.path, beta, turns, side_by_side);
+        let work_ns = match self.cores {
+            0 => path_ns,
+            cores => work(&cost.all, self.beta_ns_per_byte, f64::from(channels), 1.0) / f64::from(cores),
+        };
+        cost.path.messages as f64 * self.alpha_ns + path_ns.max(work_ns)
     }
 }
 
@@ -147,58 +195,67 @@ pub fn cost(
     rates: &Rates,
     channels: u16,
 ) -> Cost {
-    let pushed = pushed(collective, algorithm, n, bytes, rates.chunk_bytes, channels);
-    if !rates.pulls || n < 2 {
-        return pushed;
+    if n < 2 {
+        return Cost::default();
     }
-    match (collective, algorithm) {
+    let load = Load { n, bytes, pass_bytes: rates.chunk_bytes.max(1) * u64::from(channels.max(1)) };
+    let (path, all) = (pushed(collective, algorithm, &load), work(collective, algorithm, &load));
+    let pushed = Cost { path, all, bytes: bytes as f64 };
+    if rates.pulls { pulled(collective, algorithm, &load, pushed) } else { pushed }
+}
+
+/// The same where receivers read what they can out of the sender's memory.
+fn pulled(collective: Collective, algorithm: Algorithm, load: &Load, pushed: Cost) -> Cost {
+    let (n, bytes) = (f64::from(load.n), load.bytes as f64);
+    let Cost { path, all, .. } = pushed;
+    let all = if through_slots(collective, algorithm, load.n) {
+        Counts { moved_bytes: 2.0 * all.moved_bytes, ..all }
+    } else {
+        all
+    };
+    let moved_bytes = match (collective, algorithm) {
         // The readers work side by side, and the root not at all.
-        (Collective::Broadcast, Algorithm::Direct) => Cost { moved_bytes: bytes as f64, ..pushed },
-        (Collective::Scatter | Collective::ScatterV, Algorithm::Direct) => {
-            Cost { moved_bytes: bytes as f64 / f64::from(n), ..pushed }
-        }
-        // Partial results go through slots, one copy in and one out, which only more than two ranks
-        // can do side by side.
-        (Collective::AllReduce | Collective::ReduceScatter, Algorithm::Ring) if n == 2 => {
-            Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed }
-        }
-        // Spans are copied in and out where others are read in place.
+        (Collective::Broadcast, Algorithm::Direct) => bytes,
+        (Collective::Scatter | Collective::ScatterV, Algorithm::Direct) => bytes / n,
+        // A chain reads what the rank before has just written.
+        (Collective::Broadcast, Algorithm::Ring) => 2.0 * path.moved_bytes,
+        // So does a tree, but siblings read side by side.
+        (Collective::Broadcast, Algorithm::Binomial) => 2.0 * path.messages as f64 * bytes,
+        _ if through_slots(collective, algorithm, load.n) => 2.0 * path.moved_bytes,
+        _ => path.moved_bytes,
+    };
+    Cost { path: Counts { moved_bytes, ..path }, all, bytes }
+}
+
+/// Whether data is copied in and out of slots even where others are read in place: partial results, and spans
+/// of blocks.
+const fn through_slots(collective: Collective, algorithm: Algorithm, n: u32) -> bool {
+    match (collective, algorithm) {
+        // Only more than two ranks can do both copies side by side.
+        (Collective::AllReduce | Collective::ReduceScatter, Algorithm::Ring) => n == 2,
         (
             Collective::AllReduce,
-            Algorithm::Rabenseifner | Algorithm::RecursiveDoubling | Algorithm::TwoLevel,
+            Algorithm::Rabenseifner
+            | Algorithm::Swing
+            | Algorithm::RecursiveDoubling
+            | Algorithm::TwoLevel
+            | Algorithm::TwoLevelHalving,
         )
         | (Collective::AllToAll, Algorithm::Bruck)
         | (Collective::AllGather | Collective::ReduceScatter, Algorithm::Bruck | Algorithm::Pat)
-        | (Collective::Gather | Collective::Scatter, Algorithm::Binomial) => {
-            Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed }
-        }
-        // A chain reads what the rank before has just written.
-        (Collective::Broadcast, Algorithm::Ring) => Cost { moved_bytes: 2.0 * pushed.moved_bytes, ..pushed },
-        // So does a tree, but siblings read side by side.
-        (Collective::Broadcast, Algorithm::Binomial) => {
-            Cost { moved_bytes: 2.0 * pushed.messages as f64 * bytes as f64, ..pushed }
-        }
-        _ => pushed,
+        | (Collective::Gather | Collective::Scatter, Algorithm::Binomial) => true,
+        _ => false,
     }
 }
 
-/// [`cost`] where senders copy to slots and receivers out of them.
-fn pushed(
-    collective: Collective,
-    algorithm: Algorithm,
-    n: u32,
-    bytes: u64,
-    chunk_bytes: u64,
-    channels: u16,
-) -> Cost {
-    let peers = u64::from(n.saturating_sub(1));
-    if peers == 0 {
-        return Cost::default();
-    }
+/// The path where senders copy to slots and receivers out of them.
+// long: an arm for each algorithm
+fn pushed(collective: Collective, algorithm: Algorithm, load: &Load) -> Counts {
+    let (n, bytes) = (load.n, load.bytes);
+    let peers = u64::from(n - 1);
     let whole = bytes as f64;
     // What a rank keeps to itself is one n-th.
     let shared = whole * peers as f64 / f64::from(n);
-    let load = Load { n, bytes, pass_bytes: chunk_bytes.max(1) * u64::from(channels.max(1)) };
     let block_passes = load.passes(bytes.div_ceil(u64::from(n)));
     let passes = load.passes(bytes);
     let folded = |bytes: f64| if collective.reduces() { bytes } else { 0.0 };
@@ -208,22 +265,22 @@ fn pushed(
         (Collective::Broadcast | Collective::Reduce, Algorithm::Ring) => {
             // A pipeline: the first chunk passes n−1 hops, the others follow.
             let moved_bytes = (peers - 1 + passes) as f64 * whole / passes as f64;
-            Cost { messages: peers, moves: passes, moved_bytes, folded_bytes: folded(moved_bytes) }
+            Counts { messages: peers, moves: passes, moved_bytes, folded_bytes: folded(moved_bytes) }
         }
-        (Collective::AllReduce, Algorithm::Ring) => Cost {
+        (Collective::AllReduce, Algorithm::Ring) => Counts {
             messages: 2 * peers,
             moves: (2 * n - 1) * block_passes,
             moved_bytes: 2.0 * shared,
             folded_bytes: shared,
         },
-        (_, Algorithm::TwoLevel) => two_levels(&load, algorithm.bundle(load.n)),
-        (_, Algorithm::Ring) => Cost {
+        (_, Algorithm::TwoLevel | Algorithm::TwoLevelHalving) => two_levels(load, algorithm),
+        (_, Algorithm::Ring) => Counts {
             messages: peers,
             moves: n * block_passes,
             moved_bytes: shared,
             folded_bytes: folded(shared),
         },
-        (_, Algorithm::TwoShot | Algorithm::TwoShotTree) => Cost {
+        (_, Algorithm::TwoShot | Algorithm::TwoShotTree) => Counts {
             messages: 2,
             moves: (2 * peers + folds + if n <= 4 { 0 } else { peers }) * block_passes,
             moved_bytes: 2.0 * shared,
@@ -236,26 +293,27 @@ fn pushed(
             | Algorithm::RecursiveDoubling
             | Algorithm::Bruck
             | Algorithm::Rabenseifner
+            | Algorithm::Swing
             | Algorithm::DoubleTree
             | Algorithm::Pat,
-        ) => logarithmic::cost(collective, algorithm, &load),
-        (_, Algorithm::User) => Cost::default(),
+        ) => logarithmic::cost(collective, algorithm, load),
+        (_, Algorithm::User) => Counts::default(),
         (_, Algorithm::OneShot | Algorithm::OneShotTree) => {
             let all = peers as f64 * whole;
-            Cost { messages: 1, moves: (peers + folds) * passes, moved_bytes: all, folded_bytes: all }
+            Counts { messages: 1, moves: (peers + folds) * passes, moved_bytes: all, folded_bytes: all }
         }
         (Collective::Broadcast | Collective::Reduce, Algorithm::Direct | Algorithm::DirectTree) => {
             let all = peers as f64 * whole;
             let moves = if collective == Collective::Reduce { folds } else { n };
-            Cost { messages: 1, moves: moves * passes, moved_bytes: all, folded_bytes: folded(all) }
+            Counts { messages: 1, moves: moves * passes, moved_bytes: all, folded_bytes: folded(all) }
         }
         (Collective::Send | Collective::Recv, _) => {
-            Cost { messages: 1, moves: passes, moved_bytes: whole, folded_bytes: 0.0 }
+            Counts { messages: 1, moves: passes, moved_bytes: whole, folded_bytes: 0.0 }
         }
         (Collective::Gather | Collective::Scatter | Collective::GatherV | Collective::ScatterV, _) => {
-            Cost { messages: 1, moves: n * block_passes, moved_bytes: shared, folded_bytes: 0.0 }
+            Counts { messages: 1, moves: n * block_passes, moved_bytes: shared, folded_bytes: 0.0 }
         }
-        (_, Algorithm::Direct | Algorithm::DirectTree) => Cost {
+        (_, Algorithm::Direct | Algorithm::DirectTree) => Counts {
             messages: 1,
             moves: (peers + if collective.reduces() { folds } else { n }) * block_passes,
             moved_bytes: shared,
@@ -276,16 +334,19 @@ fn fold_moves(n: u64, algorithm: Algorithm) -> u64 {
     }
 }
 
-/// Three rings: in the node with a span of chunks at a time, between nodes with one, in the node again.
-fn two_levels(load: &Load, ranks_per_node: u32) -> Cost {
-    let (g, nodes) = (u64::from(ranks_per_node), u64::from(load.n / ranks_per_node));
-    let messages = 2 * (g - 1) + 2 * (nodes - 1);
+/// In the node a ring with a span of chunks at a time, between nodes a ring or halving, in the node again.
+fn two_levels(load: &Load, algorithm: Algorithm) -> Counts {
+    let g = u64::from(algorithm.bundle(load.n));
+    let nodes = u64::from(load.n) / g;
+    let halving = algorithm == Algorithm::TwoLevelHalving;
+    let between = if halving { u64::from(crate::algo::rounds(nodes as u32)) } else { nodes - 1 };
+    let messages = 2 * (g - 1) + 2 * between;
     let shared = load.bytes as f64 * f64::from(load.n - 1) / f64::from(load.n);
     let widest = if g == 1 || nodes == 1 { 1 } else { nodes };
     let chunk = load.bytes.div_ceil(u64::from(load.n));
     // Each of the rings begins with a Move of its own, or two that a plain ring makes one of.
     let moves = if widest == 1 { messages + 1 } else { messages + 3 };
-    Cost {
+    Counts {
         messages,
         moves: moves * load.passes(chunk * widest),
         moved_bytes: 2.0 * shared,
@@ -348,6 +409,11 @@ mod tests {
         gamma_ns_per_byte: 0.25,
         workers: 1,
         chunk_bytes: u64::MAX,
+        switch_ns: 0.0,
+        message_ns: 0.0,
+        far: 0.0,
+        far_bytes: 1.0,
+        cores: 0,
         pulls: false,
     };
 
@@ -398,6 +464,7 @@ mod tests {
                 let cost = cost(collective, algorithm, n, vector as u64, &rates, 1);
                 let (formula, clock) = (rates.time_ns(&cost, 1), moment.ns);
                 assert!((formula - clock).abs() < 1e-6, "{collective}.{algorithm} n={n}: {formula} {clock}");
+                let cost = cost.path;
                 assert_eq!(moment.messages, cost.messages, "{collective}.{algorithm} n={n}");
                 // Of ranks that do not all do the same, the busiest counts.
                 let average = steps.div_ceil(u64::from(n));
@@ -437,10 +504,32 @@ mod tests {
 
     #[test]
     fn bytes_are_the_least_possible() {
-        let moved =
-            |algorithm| cost(Collective::AllReduce, algorithm, 8, 8000, &Rates::SHARED_MEMORY, 1).moved_bytes;
+        let moved = |algorithm| {
+            cost(Collective::AllReduce, algorithm, 8, 8000, &Rates::SHARED_MEMORY, 1).path.moved_bytes
+        };
         assert_eq!(moved(Algorithm::Ring), 14_000.0);
         assert_eq!(moved(Algorithm::TwoShot), 14_000.0);
         assert_eq!(moved(Algorithm::OneShot), 56_000.0);
+    }
+
+    #[test]
+    fn shared_cores_take_the_work_of_all() {
+        let own = Rates::SHARED_MEMORY;
+        let time = |rates: &Rates, algorithm, n, bytes| {
+            rates.time_ns(&cost(Collective::AllReduce, algorithm, n, bytes, rates, 1), 1)
+        };
+        let (one_shot, ring) = (Algorithm::OneShot, Algorithm::Ring);
+        // Eight ranks on two cores: four take turns.
+        let shared = own.on(8, 2);
+        assert_eq!(shared.alpha_ns, own.alpha_ns + 4.0 * own.switch_ns);
+        for bytes in [8, 4096, 1 << 20] {
+            assert!(time(&shared, one_shot, 8, bytes) > 3.0 * time(&own, one_shot, 8, bytes), "{bytes}");
+        }
+        // A core for each, and little changes for those whose ranks all do the same.
+        let ratio = time(&own.on(8, 8), ring, 8, 1 << 20) / time(&own, ring, 8, 1 << 20);
+        assert!((1.0..1.1).contains(&ratio), "{ratio}");
+        // Long calls leave the caches.
+        let per_byte = |bytes: u64| time(&own, ring, 8, bytes) / bytes as f64;
+        assert!(per_byte(1 << 30) > 1.5 * per_byte(1 << 20));
     }
 }

@@ -40,18 +40,35 @@ pub struct Clock<L> {
     gamma_ns_per_byte: f64,
     element_bytes: u64,
     lanes: Vec<Moment>,
+    spent: Spent,
+}
+
+/// What all lanes did together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Spent {
+    /// Slots filled.
+    pub messages: u64,
+    /// Bytes in them.
+    pub moved_bytes: u64,
+    /// Bytes folded.
+    pub folded_bytes: u64,
 }
 
 impl<L: Fn(Rank, Rank) -> Link> Clock<L> {
     /// A clock over links given by their ends.
     pub fn new(link: L, gamma_ns_per_byte: f64, element_bytes: usize) -> Clock<L> {
         let element_bytes = element_bytes as u64;
-        Clock { link, gamma_ns_per_byte, element_bytes, lanes: Vec::new() }
+        Clock { link, gamma_ns_per_byte, element_bytes, lanes: Vec::new(), spent: Spent::default() }
     }
 
     /// When the last lane finished, with the critical path that led there.
     pub fn finish(&self) -> Moment {
         self.lanes.iter().copied().fold(Moment::default(), Moment::later)
+    }
+
+    /// What all lanes have done so far.
+    pub fn spent(&self) -> Spent {
+        self.spent
     }
 
     fn lane(&mut self, who: &Who) -> &mut Moment {
@@ -111,6 +128,7 @@ impl<L: Fn(Rank, Rank) -> Link> Domain for Clock<L> {
     fn done(&mut self, who: &Who, work: &Work, credits: &[Moment], value: &mut Moment) {
         let folded = work.count as u64 * self.element_bytes * u64::from(work.inputs.saturating_sub(1));
         let cost_ns = self.gamma_ns_per_byte * folded as f64;
+        self.spent.folded_bytes += folded;
         let lane = self.lane(who);
         let start = credits.iter().copied().fold(lane.later(*value), Moment::later);
         *lane = Moment { ns: start.ns + cost_ns, folded_bytes: start.folded_bytes + folded, ..start };
@@ -126,6 +144,8 @@ impl<L: Fn(Rank, Rank) -> Link> Domain for Clock<L> {
     fn travel(&mut self, who: &Who, to: Rank, count: usize, _: &Moment) -> Moment {
         let link = (self.link)(who.rank, to);
         let bytes = count as u64 * self.element_bytes;
+        self.spent.messages += 1;
+        self.spent.moved_bytes += bytes;
         let lane = self.lane(who);
         lane.ns += link.beta_ns_per_byte * bytes as f64;
         lane.moved_bytes += bytes;

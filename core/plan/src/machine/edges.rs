@@ -21,6 +21,8 @@ pub(super) struct Edges<V, C> {
     edges: Vec<Edge<V, C>>,
     by_name: HashTable<u32>,
     slots: usize,
+    /// Whether what a rank receives is what it sends, turned round.
+    pub(super) turned: bool,
 }
 
 struct Edge<V, C> {
@@ -32,8 +34,8 @@ struct Edge<V, C> {
 }
 
 impl<V, C: Clone + Default> Edges<V, C> {
-    pub(super) fn new(slots: usize) -> Self {
-        Edges { edges: Vec::new(), by_name: HashTable::new(), slots }
+    pub(super) fn new(slots: usize, turned: bool) -> Self {
+        Edges { edges: Vec::new(), by_name: HashTable::new(), slots, turned }
     }
 
     /// Adds the edge that `site` names, if it is one, to what the fiber's action needs.
@@ -52,7 +54,12 @@ impl<V, C: Clone + Default> Edges<V, C> {
         if peer == me || peer.0 >= n {
             return Err(Fault::Peer { peer });
         }
-        let (from, to) = if sends { (me, peer) } else { (peer, me) };
+        let (from, to) = match sends {
+            true => (me, peer),
+            // Who is as far on as the peer is back.
+            false if self.turned => (me, Rank((2 * me.0 + n - peer.0) % n)),
+            false => (peer, me),
+        };
         let id = self.find(EdgeName { from, to, channel: fiber.channel, tag });
         let edge = &mut self.edges[id as usize];
         let end = if sends { &mut edge.producer } else { &mut edge.consumer };

@@ -11,35 +11,30 @@ use crate::ids::Rank;
 
 /// For every rank, the set of ranks it has heard of.
 pub struct Entered {
+    n: u32,
+    first: Rank,
     heard: Vec<Vec<u64>>,
 }
 
 impl Entered {
     /// Everybody has heard of themselves.
     pub fn new(n: u32) -> Entered {
-        let words = n.div_ceil(64) as usize;
-        let alone = |rank: u32| {
-            let mut set = vec![0; words];
-            set[rank as usize / 64] = 1 << (rank % 64);
-            set
-        };
-        Entered { heard: (0..n).map(alone).collect() }
+        Entered { n, first: Rank(0), heard: (0..n).map(|rank| alone(n, rank)).collect() }
+    }
+
+    /// One rank has heard of itself: see [`super::walk_turned`].
+    pub fn of_one(n: u32, rank: Rank) -> Entered {
+        Entered { n, first: rank, heard: [alone(n, rank.0)].into() }
     }
 
     /// Nobody may leave before having heard of all.
     pub fn judge(&self) -> Result<(), Fault> {
-        let n = self.heard.len();
-        for (rank, heard) in self.heard.iter().enumerate() {
-            let count = heard.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        let n = self.n;
+        for (rank, heard) in (self.first.0..).map(Rank).zip(&self.heard) {
+            let count = heard.iter().map(|word| word.count_ones()).sum::<u32>();
             if count != n {
                 let (expected, found) = (format!("word of all {n} ranks"), format!("word of {count}"));
-                return Err(Fault::Wrong(Box::new(Wrong {
-                    rank: Rank(rank as u32),
-                    block: 0,
-                    element: 0,
-                    expected,
-                    found,
-                })));
+                return Err(Fault::Wrong(Box::new(Wrong { rank, block: 0, element: 0, expected, found })));
             }
         }
         Ok(())
@@ -59,7 +54,7 @@ impl Domain for Entered {
     }
 
     fn token(&mut self, who: &Who) -> Self::Value {
-        self.heard[who.rank.index()].clone()
+        self.heard[who.rank.index() - self.first.index()].clone()
     }
 
     fn join(&mut self, _: &mut Self::Value, _: Self::Value) -> Result<(), Fault> {
@@ -83,7 +78,24 @@ impl Domain for Entered {
     }
 
     fn done(&mut self, who: &Who, _: &Work, _: &[()], value: &mut Self::Value) {
-        let heard = &mut self.heard[who.rank.index()];
+        let heard = &mut self.heard[who.rank.index() - self.first.index()];
         heard.iter_mut().zip(value).for_each(|(mine, theirs)| *mine |= *theirs);
     }
+
+    fn turn(&mut self, value: Self::Value, by: u32) -> Self::Value {
+        let mut turned = vec![0; value.len()];
+        let entered = |rank: &u32| value[*rank as usize / 64] >> (rank % 64) & 1 == 1;
+        for rank in (0..self.n).filter(entered) {
+            let rank = (rank + by) % self.n;
+            turned[rank as usize / 64] |= 1 << (rank % 64);
+        }
+        turned
+    }
+}
+
+/// The set of one rank.
+fn alone(n: u32, rank: u32) -> Vec<u64> {
+    let mut set = vec![0; n.div_ceil(64) as usize];
+    set[rank as usize / 64] = 1 << (rank % 64);
+    set
 }

@@ -135,6 +135,13 @@ pub enum Fault {
         /// The element's index in the buffer.
         offset: usize,
     },
+    /// Two ranks that stand for all others do not send the same turned round.
+    Unlike {
+        /// One rank.
+        rank: Rank,
+        /// The other.
+        other: Rank,
+    },
     /// A contribution is folded in twice.
     Duplicate {
         /// What both sides hold.
@@ -258,6 +265,12 @@ impl fmt::Display for Fault {
                 write!(f, "element {offset} of the receive buffer is read before it is written")
             }
             Fault::Race { offset } => write!(f, "two lanes touch element {offset}, one of them writing"),
+            Fault::Unlike { rank, other } => {
+                write!(
+                    f,
+                    "expected rank {rank} to send what rank {other} does turned round, found something else"
+                )
+            }
             Fault::Duplicate { both } => write!(f, "{both} folded in twice"),
             Fault::Origin { left, right } => write!(
                 f,

@@ -44,10 +44,10 @@ pub(super) enum Want {
     Barrier,
 }
 
-/// The fibers of all ranks that have a seat.
-pub(super) fn all<'a, V: Clone>(stage: &'a Stage<'a>) -> Vec<Fiber<'a, V>> {
+/// The fibers of those ranks that have a seat.
+pub(super) fn of<'a, V: Clone>(stage: &'a Stage<'a>, ranks: Range<u32>) -> Vec<Fiber<'a, V>> {
     let mut fibers = Vec::new();
-    for rank in (0..stage.case.n).map(Rank) {
+    for rank in ranks.map(Rank) {
         let Some(seat) = stage.seat(rank) else { continue };
         let layout = stage.layout(rank);
         for channel in 0..stage.case.channels {

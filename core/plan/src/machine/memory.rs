@@ -20,6 +20,7 @@ pub(super) struct Memory<T> {
     /// written and needs no cells.
     input: Option<usize>,
     output: usize,
+    n: u32,
     /// What a complete reduction holds.
     all: T,
 }
@@ -39,7 +40,7 @@ struct Cell<T> {
 
 impl<T: Tally> Memory<T> {
     /// The buffers before the collective.
-    pub(super) fn new(stage: &Stage<'_>, rank: Rank) -> Memory<T> {
+    pub(super) fn new(stage: &Stage<'_>, rank: Rank, all: T) -> Memory<T> {
         let (brings, gets) = (stage.input_blocks(rank), stage.output_blocks(rank));
         let overlap = stage.overlap(rank);
         let output = overlap.map_or(0, |overlap| overlap.max(0) as usize);
@@ -47,8 +48,8 @@ impl<T: Tally> Memory<T> {
         let end_of = |blocks: &[(usize, usize)]| blocks.iter().map(|(at, len)| at + len).max().unwrap_or(0);
         let len = (output + end_of(&gets)).max(input.map_or(0, |input| input + end_of(&brings)));
         let blank = Cell { run: None, gets: false, writer: 0, reader: 0, again: false };
-        let mut memory =
-            Memory { rank, cells: alloc::vec![blank; len], brings, input, output, all: T::all(stage.case.n) };
+        let (cells, n) = (alloc::vec![blank; len], stage.case.n);
+        let mut memory = Memory { rank, cells, brings, input, output, n, all };
         for (offset, count) in gets {
             memory.cells[output + offset..][..count].iter_mut().for_each(|cell| cell.gets = true);
         }
@@ -61,7 +62,7 @@ impl<T: Tally> Memory<T> {
         let Some(input) = self.input else { return };
         for (block, (offset, count)) in self.brings.iter().enumerate() {
             for element in 0..*count {
-                let run = Run::raw(self.rank, Origin::new(block as u32, element));
+                let run = Run::raw(self.rank, self.n, Origin::new(block as u32, element));
                 self.cells[input + offset + element].run = Some(run);
             }
         }
@@ -77,7 +78,7 @@ impl<T: Tally> Memory<T> {
         let outside = Fault::Range { buffer: "send", offset, count };
         let (block, element) = self.locate(offset, count).ok_or(outside)?;
         let mut strip = match self.input {
-            None => Strip::of(Run::raw(self.rank, Origin::new(block, element)), count),
+            None => Strip::of(Run::raw(self.rank, self.n, Origin::new(block, element)), count),
             Some(input) => self.read(who, input + offset, count)?,
         };
         if pre {
@@ -106,7 +107,7 @@ impl<T: Tally> Memory<T> {
             // The own contribution may have been read once by another lane if it is part of what
             // overwrites it: it must have been read before.
             let contributed = || {
-                let own = cell.run.as_ref().is_some_and(|own| own.is_raw(self.rank));
+                let own = cell.run.as_ref().is_some_and(|own| own.is_raw(self.rank, self.n));
                 !cell.again && own && run.completes(&self.all, cell.run.as_ref())
             };
             if !(apart(cell.writer) && (apart(cell.reader) || contributed())) {

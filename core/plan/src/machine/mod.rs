@@ -26,6 +26,7 @@ pub mod traffic;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 pub use self::case::{Blocks, Buffers, Case, Seat, Stage};
 use self::edges::{Edges, Slot};
@@ -83,6 +84,12 @@ pub trait Domain {
         value.clone()
     }
 
+    /// What `value` is to the rank so many places further on that has met the same: see [`walk_turned`].
+    fn turn(&mut self, value: Self::Value, by: u32) -> Self::Value {
+        let _ = by;
+        value
+    }
+
     /// All lanes of a rank's channel have met.
     fn barrier(&mut self, who: &Who) {
         let _ = who;
@@ -129,7 +136,20 @@ pub struct Walked<D> {
 /// Fails at the first fault, with the lane and instruction where it happened; a deadlock is a
 /// fault of the walk as a whole.
 pub fn walk<D: Domain>(stage: &Stage<'_>, domain: D) -> Result<Walked<D>, Failure> {
-    let mut machine = Machine::new(stage, domain);
+    walk_of(stage, 0..stage.case.n, domain)
+}
+
+/// Walks the program of one rank for all, where every rank does the same turned round: what rank r sends to
+/// rank r + d is what r − d sends to r, with the places of all ranks, blocks and chunks d further on. So a
+/// rank receives what it has sent itself, and as many steps are walked as one rank has.
+///
+/// That all ranks do the same is the caller's to know, and places must be ranks.
+pub fn walk_turned<D: Domain>(stage: &Stage<'_>, rank: Rank, domain: D) -> Result<Walked<D>, Failure> {
+    walk_of(stage, rank.0..rank.0 + 1, domain)
+}
+
+fn walk_of<D: Domain>(stage: &Stage<'_>, ranks: Range<u32>, domain: D) -> Result<Walked<D>, Failure> {
+    let mut machine = Machine::new(stage, ranks, domain);
     while let Some(fiber) = machine.ready.pop_front() {
         let index = fiber as usize;
         machine.fibers[index].queued = false;
@@ -152,7 +172,7 @@ pub(crate) enum Watch {
 /// The last step that did what `watch` says, in a walk that goes as far as it can; if none did, the last of the
 /// rank in question.
 pub(crate) fn last_touch<D: Domain>(stage: &Stage<'_>, domain: D, watch: Watch) -> Option<At> {
-    let mut machine = Machine::new(stage, domain);
+    let mut machine = Machine::new(stage, 0..stage.case.n, domain);
     machine.watch = Some(watch);
     while let Some(fiber) = machine.ready.pop_front() {
         let index = fiber as usize;
@@ -165,6 +185,7 @@ pub(crate) fn last_touch<D: Domain>(stage: &Stage<'_>, domain: D, watch: Watch) 
 }
 
 struct Machine<'a, D: Domain> {
+    n: u32,
     fibers: Vec<Fiber<'a, D::Value>>,
     edges: Edges<D::Value, D::Credit>,
     /// Fibers that may be able to go on.
@@ -178,11 +199,12 @@ struct Machine<'a, D: Domain> {
 }
 
 impl<'a, D: Domain> Machine<'a, D> {
-    fn new(stage: &'a Stage<'a>, domain: D) -> Self {
-        let fibers = fiber::all(stage);
+    fn new(stage: &'a Stage<'a>, ranks: Range<u32>, domain: D) -> Self {
+        let (n, turned) = (stage.case.n, ranks.len() < stage.case.n as usize);
+        let fibers = fiber::of(stage, ranks);
         let ready = (0..fibers.len() as u32).collect();
-        let edges = Edges::new(stage.case.slots);
-        Machine { edges, ready, fibers, domain, steps: 0, watch: None, touched: None, last: None }
+        let edges = Edges::new(stage.case.slots, turned);
+        Machine { n, edges, ready, fibers, domain, steps: 0, watch: None, touched: None, last: None }
     }
 
     /// Runs one fiber as far as it goes.
@@ -358,6 +380,10 @@ impl<'a, D: Domain> Machine<'a, D> {
     /// Empties the oldest slot of an edge, which must hold `count` elements.
     fn take(&mut self, edge: u32, count: usize) -> Result<D::Value, Fault> {
         match self.edges.take(edge) {
+            Some(slot) if slot.count == count && self.edges.turned => {
+                let EdgeName { from, to, .. } = self.edges.name(edge);
+                Ok(self.domain.turn(slot.value, (from.0 + self.n - to.0) % self.n))
+            }
             Some(slot) if slot.count == count => Ok(slot.value),
             Some(slot) => {
                 Err(Fault::Length { edge: self.edges.name(edge), expected: count, found: slot.count })

@@ -2,7 +2,8 @@
 //! it was folded, and what was applied to it.
 //!
 //! With [`Exact`](super::tally::Exact) tallies it is a proof, up to 128 ranks; with
-//! [`Nonce`](super::tally::Nonce) tallies it holds for any number, up to an accident of 2⁻⁶⁴.
+//! [`Nonce`](super::tally::Nonce) tallies it holds for any number, up to an accident of 2⁻⁶⁴, and with
+//! [`Span`](super::tally::Span) tallies one rank can be walked for all: see [`super::walk_turned`].
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -19,8 +20,20 @@ use crate::level::Level;
 
 /// The walk's data as contributions.
 pub struct Provenance<T> {
+    /// The memory of all ranks, or of the only one.
     ranks: Vec<Memory<T>>,
+    first: Rank,
     reduces: bool,
+    /// What the only rank sends.
+    turned: Option<(Turning, Vec<Sent<T>>)>,
+}
+
+/// What a rank sent, as rank 0 would have.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sent<T> {
+    lane: u16,
+    distance: u32,
+    strip: Option<Strip<T>>,
 }
 
 /// How the elements of a walk's results were folded.
@@ -32,6 +45,26 @@ pub enum Orders {
     Same(u64),
     /// By several.
     Mixed,
+}
+
+/// What happens to data where every rank is moved to another place of the order, all by as many.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turning {
+    /// How many ranks there are.
+    pub n: u32,
+    /// What of the data has a place.
+    pub data: Turned,
+}
+
+/// What of the data has a place in the order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Turned {
+    /// Neither chunks nor blocks.
+    Nothing,
+    /// The blocks of send buffers.
+    Blocks,
+    /// n chunks of so many elements, in every pass.
+    Chunks(usize),
 }
 
 /// A block of a send buffer and an element of it.
@@ -50,7 +83,7 @@ pub struct Run<T> {
 }
 
 /// What a range of elements holds: nearly always one run.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Strip<T> {
     first: Run<T>,
     first_count: usize,
@@ -60,8 +93,23 @@ pub struct Strip<T> {
 impl<T: Tally> Provenance<T> {
     /// All buffers before the collective.
     pub fn new(stage: &Stage<'_>) -> Provenance<T> {
-        let ranks = (0..stage.case.n).map(|rank| Memory::new(stage, Rank(rank))).collect();
-        Provenance { ranks, reduces: stage.collective.reduces() }
+        let all = T::all(stage.case.n);
+        let ranks = (0..stage.case.n).map(|rank| Memory::new(stage, Rank(rank), all.clone())).collect();
+        Provenance { ranks, first: Rank(0), reduces: stage.collective.reduces(), turned: None }
+    }
+
+    /// The buffers of one rank before the collective.
+    pub fn of_one(stage: &Stage<'_>, rank: Rank, turning: Turning) -> Provenance<T> {
+        let memory = Memory::new(stage, rank, T::all(stage.case.n));
+        let turned = Some((turning, Vec::new()));
+        Provenance { ranks: [memory].into(), first: rank, reduces: stage.collective.reduces(), turned }
+    }
+
+    /// What the only rank sent, lane by lane.
+    pub fn sent(self) -> Vec<Sent<T>> {
+        let mut sent = self.turned.map_or(Vec::new(), |(_, sent)| sent);
+        sent.sort_by_key(|sent| sent.lane);
+        sent
     }
 
     /// Judges what the ranks hold after the walk by the collective's contract.
@@ -69,16 +117,16 @@ impl<T: Tally> Provenance<T> {
         let all = T::all(stage.case.n);
         let mut orders = Vec::new();
         let mut seen = Orders::None;
-        for rank in (0..stage.case.n).map(Rank) {
+        for (rank, memory) in (self.first.0..).map(Rank).zip(&self.ranks) {
             for (block, (offset, count)) in stage.output_blocks(rank).into_iter().enumerate() {
                 let due = stage.collective.due(rank, block as u32, stage.source());
                 let tally = match due.from {
                     Contributors::All => all.clone(),
-                    Contributors::One(one) => T::one(one),
+                    Contributors::One(one) => T::one(one, stage.case.n),
                 };
                 for element in 0..count {
                     let origin = Origin::new(due.block, element);
-                    let found = self.ranks[rank.index()].element(offset + element);
+                    let found = memory.element(offset + element);
                     let right = found.is_some_and(|run| self.is(run, &tally, origin));
                     let Some(run) = found.filter(|_| right) else {
                         return Err(self.wrong(rank, block, element, &tally, origin, found));
@@ -91,6 +139,10 @@ impl<T: Tally> Provenance<T> {
             }
         }
         Ok(seen)
+    }
+
+    fn memory(&mut self, who: &Who) -> &mut Memory<T> {
+        &mut self.ranks[who.rank.index() - self.first.index()]
     }
 
     fn is(&self, run: &Run<T>, tally: &T, origin: Origin) -> bool {
@@ -122,11 +174,11 @@ impl<T: Tally> Domain for Provenance<T> {
     type Credit = ();
 
     fn input(&mut self, who: &Who, offset: usize, count: usize, pre: bool) -> Result<Self::Value, Fault> {
-        self.ranks[who.rank.index()].input(who, offset, count, pre).map(Some)
+        self.memory(who).input(who, offset, count, pre).map(Some)
     }
 
     fn output(&mut self, who: &Who, offset: usize, count: usize) -> Result<Self::Value, Fault> {
-        self.ranks[who.rank.index()].output(who, offset, count).map(Some)
+        self.memory(who).output(who, offset, count).map(Some)
     }
 
     fn token(&mut self, _: &Who) -> Self::Value {
@@ -158,11 +210,25 @@ impl<T: Tally> Domain for Provenance<T> {
 
     fn store(&mut self, who: &Who, offset: usize, value: &Self::Value) -> Result<(), Fault> {
         let strip = value.as_ref().ok_or(Fault::NotAnEdge)?;
-        self.ranks[who.rank.index()].store(who, offset, strip)
+        self.memory(who).store(who, offset, strip)
+    }
+
+    fn travel(&mut self, who: &Who, to: Rank, _: usize, value: &Self::Value) -> Self::Value {
+        if let Some((turning, sent)) = &mut self.turned {
+            let back = turning.n - who.rank.0;
+            let strip = value.as_ref().map(|strip| strip.turned(*turning, back));
+            sent.push(Sent { lane: who.lane, distance: (to.0 + back) % turning.n, strip });
+        }
+        value.clone()
+    }
+
+    fn turn(&mut self, value: Self::Value, by: u32) -> Self::Value {
+        let turning = self.turned.as_ref().map(|(turning, _)| *turning);
+        value.map(|strip| turning.map_or_else(|| strip.clone(), |turning| strip.turned(turning, by)))
     }
 
     fn barrier(&mut self, who: &Who) {
-        self.ranks[who.rank.index()].barrier();
+        self.memory(who).barrier();
     }
 }
 
@@ -207,6 +273,20 @@ impl Origin {
         ((self.0 >> ELEMENT_BITS) as u32, self.0 & ((1 << ELEMENT_BITS) - 1))
     }
 
+    fn turned(self, turning: Turning, by: u32) -> Origin {
+        let (block, element) = self.parts();
+        let (n, element) = (u64::from(turning.n), element as usize);
+        match turning.data {
+            Turned::Nothing => self,
+            Turned::Blocks => Origin::new((block + by) % turning.n, element),
+            Turned::Chunks(count) => {
+                let chunk = (element / count) as u64;
+                let turned = chunk / n * n + (chunk + u64::from(by)) % n;
+                Origin::new(block, turned as usize * count + element % count)
+            }
+        }
+    }
+
     fn plus(self, elements: usize) -> Origin {
         Origin(self.0 + elements as u64)
     }
@@ -214,13 +294,13 @@ impl Origin {
 
 impl<T: Tally> Run<T> {
     /// A rank's own contribution, untouched.
-    pub(super) fn raw(rank: Rank, origin: Origin) -> Run<T> {
-        Run { tally: T::one(rank), origin, order: mix(!u64::from(rank.0)), pre: false, post: false }
+    pub(super) fn raw(rank: Rank, n: u32, origin: Origin) -> Run<T> {
+        Run { tally: T::one(rank, n), origin, order: T::leaf(rank), pre: false, post: false }
     }
 
     /// Whether this is a rank's own contribution, untouched.
-    pub(super) fn is_raw(&self, rank: Rank) -> bool {
-        !self.pre && !self.post && self.tally == T::one(rank)
+    pub(super) fn is_raw(&self, rank: Rank, n: u32) -> bool {
+        !self.pre && !self.post && self.tally == T::one(rank, n)
     }
 
     /// Whether this holds all contributions to the element that `other` is of.
@@ -316,6 +396,18 @@ impl<T: Tally> Strip<T> {
             at += length;
         }
         piece
+    }
+
+    /// What another rank holds that did the same, so many places further on.
+    fn turned(&self, turning: Turning, by: u32) -> Strip<T> {
+        let turn =
+            |run: Run<T>| Run { tally: run.tally.turned(by), origin: run.origin.turned(turning, by), ..run };
+        let mut elements = self.elements().map(turn);
+        let first = elements.next().unwrap_or_else(|| turn(self.first.clone()));
+        elements.fold(Strip::of(first, 1), |mut strip, run| {
+            strip.push(&run);
+            strip
+        })
     }
 
     pub(super) fn count(&self) -> usize {

@@ -11,14 +11,25 @@ pub trait Tally: Clone + PartialEq {
     /// Most ranks that can be told apart.
     const MAX_RANKS: u32;
 
-    /// One rank's.
-    fn one(rank: Rank) -> Self;
+    /// One rank's, of `n`.
+    fn one(rank: Rank, n: u32) -> Self;
 
     /// Every rank's.
     fn all(n: u32) -> Self;
 
     /// Adds what `other` holds. `Err` names what both hold, where that can be known.
     fn join(&mut self, other: &Self) -> Result<(), String>;
+
+    /// The same with everybody's place in the order so many further on, where that can be told.
+    fn turned(&self, by: u32) -> Self {
+        let _ = by;
+        self.clone()
+    }
+
+    /// What the digest of a fold expression has for this rank's contribution.
+    fn leaf(rank: Rank) -> u64 {
+        mix(!u64::from(rank.0))
+    }
 
     /// In words.
     fn describe(&self) -> String;
@@ -33,10 +44,18 @@ pub struct Exact(u128);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Nonce(u64);
 
+/// A set of ranks as ranges, few where partial sums are of ranks that follow each other. For any number of ranks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// First and behind the last, ascending, with gaps between them.
+    ranges: Vec<(u32, u32)>,
+    n: u32,
+}
+
 impl Tally for Exact {
     const MAX_RANKS: u32 = 128;
 
-    fn one(rank: Rank) -> Exact {
+    fn one(rank: Rank, _: u32) -> Exact {
         Exact(1_u128.checked_shl(rank.0).unwrap_or(0))
     }
 
@@ -74,12 +93,12 @@ impl Tally for Exact {
 impl Tally for Nonce {
     const MAX_RANKS: u32 = u32::MAX;
 
-    fn one(rank: Rank) -> Nonce {
+    fn one(rank: Rank, _: u32) -> Nonce {
         Nonce(mix(u64::from(rank.0) + 1))
     }
 
     fn all(n: u32) -> Nonce {
-        Nonce((0..n).fold(0, |sum, rank| sum.wrapping_add(Nonce::one(Rank(rank)).0)))
+        Nonce((0..n).fold(0, |sum, rank| sum.wrapping_add(Nonce::one(Rank(rank), n).0)))
     }
 
     #[inline]
@@ -91,6 +110,65 @@ impl Tally for Nonce {
     fn describe(&self) -> String {
         format!("contributions that sum to {:#018x}", self.0)
     }
+}
+
+impl Tally for Span {
+    const MAX_RANKS: u32 = u32::MAX / 2;
+
+    fn one(rank: Rank, n: u32) -> Span {
+        Span { ranges: [(rank.0, rank.0 + 1)].into(), n }
+    }
+
+    fn all(n: u32) -> Span {
+        Span { ranges: [(0, n)].into(), n }
+    }
+
+    fn join(&mut self, other: &Span) -> Result<(), String> {
+        let mut ranges = [&self.ranges[..], &other.ranges].concat();
+        ranges.sort_unstable();
+        if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return Err(format!("{}, some of them in {},", self.describe(), other.describe()));
+        }
+        self.ranges = merged(&ranges);
+        Ok(())
+    }
+
+    fn turned(&self, by: u32) -> Span {
+        let turn = |(first, end): &(u32, u32)| {
+            let (first, end) = (first + by, end + by);
+            [(first, end.min(self.n)), (first.max(self.n) - self.n, end.max(self.n) - self.n)]
+        };
+        let mut ranges: Vec<_> =
+            self.ranges.iter().flat_map(turn).filter(|(first, end)| first < end).collect();
+        ranges.sort_unstable();
+        Span { ranges: merged(&ranges), n: self.n }
+    }
+
+    /// Expressions of turned folds are to be equal.
+    fn leaf(_: Rank) -> u64 {
+        0
+    }
+
+    fn describe(&self) -> String {
+        let range = |(first, end): &(u32, u32)| match end - first {
+            1 => format!("{first}"),
+            _ => format!("{first}..={}", end - 1),
+        };
+        let ranges: Vec<String> = self.ranges.iter().map(range).collect();
+        format!("contributions of {{{}}}", ranges.join(", "))
+    }
+}
+
+/// Ascending ranges, those that meet as one.
+fn merged(ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let mut merged: Vec<(u32, u32)> = Vec::new();
+    for (first, end) in ranges {
+        match merged.last_mut() {
+            Some((_, last)) if last == first => *last = *end,
+            _ => merged.push((*first, *end)),
+        }
+    }
+    merged
 }
 
 /// A bijection of 64-bit words in which every input bit reaches every output bit (the finaliser of

@@ -6,12 +6,15 @@
 //! search in that list. [`Selection::explain`] tells why the others lost.
 
 mod allow;
+mod rules;
 mod user;
 
 use alloc::vec::Vec;
 use core::fmt;
 
 pub use self::allow::{Allow, AllowError};
+pub use self::rules::Rule;
+use self::rules::{bounds, ruling};
 pub use self::user::{Refusal, UserAlgorithm};
 use crate::algo::{Algorithm, algorithms};
 use crate::collective::Collective;
@@ -37,6 +40,8 @@ pub struct Inputs {
     pub allow: Allow,
     /// Programs of the user's for so many ranks, at most one for each collective.
     pub user: Vec<UserAlgorithm>,
+    /// What was measured: stands above the cost model where it fits.
+    pub rules: Vec<Rule>,
 }
 
 /// A decision.
@@ -70,6 +75,8 @@ pub enum Standing {
     Chosen,
     /// It takes longer.
     Slower,
+    /// A rule names another.
+    RuledOut,
     /// The caller excluded it.
     NotAllowed,
     /// It needs edges with more peers than allowed.
@@ -78,6 +85,8 @@ pub enum Standing {
     TooManyRanks,
     /// Its bits depend on what they must not depend on.
     NotReproducible,
+    /// It folds in another order than what serves other sizes, and bits must not depend on the size.
+    OtherOrder,
     /// It folds in a tree, which is not asked for, and does not serve otherwise.
     TreeNotNeeded,
     /// It saves what leaves a node, and nobody says which ranks are one.
@@ -136,6 +145,12 @@ impl Selection {
                 candidate.time_ns = time_ns(&self.inputs, collective, chosen, bytes);
             }
         }
+        if ruling(&self.inputs.rules, collective, bytes)
+            .is_some_and(|ruled| ruled.algorithm == chosen.algorithm)
+        {
+            let others = candidates.iter_mut().filter(|candidate| candidate.standing == Standing::Slower);
+            others.for_each(|candidate| candidate.standing = Standing::RuledOut);
+        }
         let first = |candidate: &Candidate| candidate.standing != Standing::Chosen;
         candidates.sort_by(|a, b| first(a).cmp(&first(b)).then(a.time_ns.total_cmp(&b.time_ns)));
         candidates
@@ -145,21 +160,27 @@ impl Selection {
 impl Inputs {
     /// A digest of all inputs. Ranks whose digests are equal make equal selections.
     pub fn fingerprint(&self) -> u64 {
-        let Inputs { n, rates, max_channels, max_peers, level, allow, user } = self;
+        let Inputs { n, rates, max_channels, max_peers, level, allow, user, rules } = self;
         let Rates {
             alpha_ns,
+            switch_ns,
+            message_ns,
             move_ns,
             beta_ns_per_byte,
             channel_beta_ns_per_byte,
             gamma_ns_per_byte,
+            far,
+            far_bytes,
             workers,
             chunk_bytes,
+            cores,
             pulls,
         } = rates;
         let mut fingerprint = Fingerprint::new("selection");
-        for rate in [alpha_ns, move_ns, beta_ns_per_byte, channel_beta_ns_per_byte, gamma_ns_per_byte] {
-            fingerprint.word(rate.to_bits());
-        }
+        let steps = [alpha_ns, switch_ns, message_ns, move_ns];
+        let bytes = [beta_ns_per_byte, channel_beta_ns_per_byte, gamma_ns_per_byte, far, far_bytes];
+        steps.into_iter().chain(bytes).for_each(|rate| fingerprint.word(rate.to_bits()));
+        fingerprint.word(u64::from(*cores));
         for word in
             [u64::from(*n), (*workers).into(), *chunk_bytes, (*max_channels).into(), (*max_peers).into()]
         {
@@ -173,6 +194,10 @@ impl Inputs {
             }
         }
         user.iter().for_each(|user| fingerprint.word(user.plan().fingerprint()));
+        for Rule { collective, up_to, choice } in rules {
+            let what = [*collective as u64, *up_to, choice.algorithm as u64, choice.channels.into()];
+            what.into_iter().for_each(|word| fingerprint.word(word));
+        }
         fingerprint.finish()
     }
 
@@ -197,22 +222,26 @@ impl Standing {
         match self {
             Standing::Chosen => "chosen",
             Standing::Slower => "takes longer",
+            Standing::RuledOut => "a rule of the tuning file names another",
             Standing::NotAllowed => "not allowed",
             Standing::TooManyPeers => "needs edges with too many peers",
             Standing::TooManyRanks => "does not serve so many ranks",
             Standing::NodesUnknown => "no nodes are known",
             Standing::TreeNotNeeded => "does the same in a tree that nobody asked for",
+            Standing::OtherOrder => "folds in another order than what serves other sizes",
             Standing::NotReproducible => "its bits depend on more than the level allows",
         }
     }
 }
 
-/// One decision for each power of two, neighbours that agree merged.
+/// One decision for each power of two and each rule, neighbours that agree merged.
 fn table(inputs: &Inputs, collective: Collective) -> Result<Vec<(u64, Choice)>, NothingAllowed> {
     let mut table: Vec<(u64, Choice)> = Vec::new();
-    for power in SMALLEST_POWER..=LARGEST_POWER {
-        let bound = if power == LARGEST_POWER { u64::MAX } else { 1 << power };
-        let choice = best(inputs, collective, 3 << (power - 2)).ok_or(NothingAllowed { collective })?;
+    for bound in bounds(&inputs.rules, collective, SMALLEST_POWER..=LARGEST_POWER - 1) {
+        // The middle of the two powers of two that it lies between.
+        let power = bound.clamp(1 << SMALLEST_POWER, 1 << LARGEST_POWER).next_power_of_two();
+        let choice =
+            best(inputs, collective, (3 * (power >> 2), bound)).ok_or(NothingAllowed { collective })?;
         match table.last_mut() {
             Some((last, same)) if *same == choice => *last = bound,
             _ => table.push((bound, choice)),
@@ -221,11 +250,18 @@ fn table(inputs: &Inputs, collective: Collective) -> Result<Vec<(u64, Choice)>, 
     Ok(table)
 }
 
-/// The fastest that may be used; among equals the last, whose bits depend on less.
-fn best(inputs: &Inputs, collective: Collective, bytes: u64) -> Option<Choice> {
-    let candidates = candidates(inputs, collective, bytes).into_iter().rev();
-    let fit = candidates.filter(|candidate| candidate.standing == Standing::Slower);
-    let best = fit.min_by(|a, b| a.time_ns.total_cmp(&b.time_ns))?;
+/// What the rules say of sizes up to `bound`, or else the fastest that may be used for `bytes`; among equals
+/// the last, whose bits depend on less.
+fn best(inputs: &Inputs, collective: Collective, (bytes, bound): (u64, u64)) -> Option<Choice> {
+    let candidates = candidates(inputs, collective, bytes);
+    let fit = |candidate: &&Candidate| candidate.standing == Standing::Slower;
+    if let Some(ruled) = ruling(&inputs.rules, collective, bound) {
+        let channels = ruled.channels.clamp(1, inputs.max_channels.max(1));
+        if candidates.iter().filter(fit).any(|candidate| candidate.algorithm == ruled.algorithm) {
+            return Some(Choice { channels, ..ruled });
+        }
+    }
+    let best = candidates.iter().rev().filter(fit).min_by(|a, b| a.time_ns.total_cmp(&b.time_ns))?;
     Some(Choice { algorithm: best.algorithm, channels: best.channels })
 }
 
@@ -244,7 +280,29 @@ fn candidates(inputs: &Inputs, collective: Collective, bytes: u64) -> Vec<Candid
         }
     };
     let own = inputs.user_algorithm(collective).map(|_| &Algorithm::User);
-    algorithms(collective).iter().chain(own).map(candidate).collect()
+    let mut all: Vec<Candidate> = algorithms(collective).iter().chain(own).map(candidate).collect();
+    leave_one_order(inputs, collective, &mut all);
+    all
+}
+
+/// At level `size` the bits must not tell which algorithm served a size: of those that fold in different orders
+/// only those of one order may be used, the order of ranks if there is such a one.
+fn leave_one_order(inputs: &Inputs, collective: Collective, all: &mut [Candidate]) {
+    if inputs.level != Level::Size || !collective.reduces() {
+        return;
+    }
+    let order =
+        |candidate: &Candidate| match (candidate.algorithm, level(inputs, collective, candidate.algorithm)) {
+            // The canonical tree, all of them.
+            (_, Level::World) => (1, 0),
+            (Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Direct, _) => (0, 0),
+            (own, _) => (2, own as u32),
+        };
+    let fit = |candidate: &&mut Candidate| candidate.standing == Standing::Slower;
+    let Some(kept) = all.iter_mut().filter(fit).map(|candidate| order(candidate)).min() else { return };
+    for candidate in all.iter_mut().filter(fit).filter(|candidate| order(candidate) != kept) {
+        candidate.standing = Standing::OtherOrder;
+    }
 }
 
 fn standing(inputs: &Inputs, collective: Collective, algorithm: Algorithm) -> Standing {
@@ -253,16 +311,14 @@ fn standing(inputs: &Inputs, collective: Collective, algorithm: Algorithm) -> St
             && algorithm.level(collective, inputs.n) >= inputs.level
             && inputs.allow.permits(collective, algorithm)
     };
-    let other = |algorithm: &Algorithm| *algorithm != Algorithm::TwoLevel && fits(*algorithm);
+    let other = |algorithm: &Algorithm| !algorithm.is_two_level() && fits(*algorithm);
     let few_peers = |algorithm: Algorithm| algorithm.peers(inputs.n) <= inputs.max_peers;
     let choice = || algorithms(collective).iter().any(|other| fits(*other) && few_peers(*other));
     match () {
         () if !inputs.allow.permits(collective, algorithm) => Standing::NotAllowed,
         () if inputs.n > algorithm.most_ranks(collective) => Standing::TooManyRanks,
         () if level(inputs, collective, algorithm) < inputs.level => Standing::NotReproducible,
-        () if algorithm == Algorithm::TwoLevel && algorithms(collective).iter().any(other) => {
-            Standing::NodesUnknown
-        }
+        () if algorithm.is_two_level() && algorithms(collective).iter().any(other) => Standing::NodesUnknown,
         // Who writes a program knows how many peers it has.
         () if algorithm == Algorithm::User => Standing::Slower,
         () if algorithm.without_tree().is_some_and(fits) => Standing::TreeNotNeeded,

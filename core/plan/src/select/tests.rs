@@ -1,12 +1,13 @@
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 
 use super::*;
 use crate::verify::Depth;
 
 fn inputs(n: u32, rates: Rates) -> Inputs {
-    let (allow, user) = (Allow::default(), Vec::new());
-    Inputs { n, rates, max_channels: 8, max_peers: 128, level: Level::Run, allow, user }
+    let (allow, user, rules) = (Allow::default(), Vec::new(), Vec::new());
+    Inputs { n, rates, max_channels: 8, max_peers: 128, level: Level::Run, allow, user, rules }
 }
 
 fn shown(selection: &Selection, collective: Collective) -> String {
@@ -20,36 +21,56 @@ fn shown(selection: &Selection, collective: Collective) -> String {
 #[test]
 fn golden_tables() {
     let table = |n, rates, collective| shown(&Selection::new(inputs(n, rates)).unwrap(), collective);
+    let direct = Rates::SHARED_MEMORY_DIRECT;
     let golden = [
-        (2, Rates::SHARED_MEMORY, Collective::AllReduce, "<= 65536 one_shot x1; else two_shot x1"),
+        (2, Rates::SHARED_MEMORY, Collective::AllReduce, "<= 16384 one_shot x1; else two_shot x1"),
         (
             8,
             Rates::SHARED_MEMORY,
             Collective::AllReduce,
-            "<= 4096 one_shot x1; <= 8192 recursive_doubling x1; <= 4194304 two_shot x1; else ring x1",
+            "<= 512 one_shot x1; <= 16777216 two_shot x1; else ring x1",
         ),
         (
             8,
             Rates::SHARED_MEMORY,
             Collective::Broadcast,
-            "<= 4096 direct x1; <= 262144 binomial x1; else ring x1",
+            "<= 1024 direct x1; <= 131072 binomial x1; else ring x1",
         ),
-        (8, Rates::SHARED_MEMORY_DIRECT, Collective::Broadcast, "else direct x1"),
-        (2, Rates::SHARED_MEMORY_DIRECT, Collective::AllReduce, "<= 65536 one_shot x1; else two_shot x1"),
+        (8, direct, Collective::Broadcast, "else direct x1"),
+        (2, direct.on(2, 2), Collective::AllReduce, "<= 16384 one_shot x1; else two_shot x1"),
+        (
+            8,
+            direct.on(8, 8),
+            Collective::AllReduce,
+            "<= 2048 recursive_doubling x1; <= 16384 rabenseifner x1; else ring x1",
+        ),
+        (
+            8,
+            direct.on(8, 2),
+            Collective::AllReduce,
+            "<= 512 one_shot x1; <= 4096 recursive_doubling x1; <= 131072 binomial x1; <= 16777216 two_shot x1; <= 536870912 binomial x1; else ring x1",
+        ),
+        (8, direct.on(8, 2), Collective::AllGather, "<= 33554432 direct x1; else ring x1"),
+        (8, direct.on(8, 2), Collective::AllToAll, "else direct x1"),
+        (
+            4,
+            Rates::LOOPBACK.on(4, 2),
+            Collective::AllReduce,
+            "<= 32768 recursive_doubling x1; <= 524288 double_tree x1; <= 1048576 two_shot x1; <= 2097152 double_tree x1; else two_shot x1",
+        ),
+        (8, Rates::LOOPBACK.on(8, 2), Collective::AllReduce, "<= 67108864 binomial x1; else ring x1"),
+        (8, Rates::LOOPBACK.on(8, 2), Collective::AllToAll, "<= 131072 bruck x1; else direct x1"),
         (
             64,
             Rates::SOCKET,
             Collective::AllReduce,
-            "<= 512 recursive_doubling x1; <= 32768 recursive_doubling x2; <= 524288 rabenseifner x2; \
-             <= 8388608 rabenseifner x4; <= 16777216 two_shot x2; <= 33554432 two_shot x4; <= 134217728 two_shot x2; else ring x2",
+            "<= 512 recursive_doubling x1; <= 32768 recursive_doubling x2; <= 524288 rabenseifner x2; <= 8388608 rabenseifner x4; <= 16777216 two_shot x2; <= 33554432 two_shot x4; <= 134217728 two_shot x2; else ring x2",
         ),
         (
             1024,
             Rates::RDMA,
             Collective::AllReduce,
-            "<= 1024 recursive_doubling x1; <= 8192 recursive_doubling x2; <= 65536 recursive_doubling x4; \
-             <= 131072 rabenseifner x2; <= 536870912 rabenseifner x4; \
-             <= 34359738368 double_tree x4; else ring x4",
+            "<= 1024 recursive_doubling x1; <= 8192 recursive_doubling x2; <= 65536 recursive_doubling x4; <= 131072 rabenseifner x2; <= 536870912 rabenseifner x4; <= 34359738368 double_tree x4; else ring x4",
         ),
         (
             16,
@@ -118,11 +139,13 @@ fn the_explanation_names_every_loser() {
         (Algorithm::TwoShot, Standing::Chosen),
         (Algorithm::Ring, Standing::NotReproducible),
         (Algorithm::TwoShotTree, Standing::TreeNotNeeded),
+        (Algorithm::TwoLevelHalving, Standing::NotReproducible),
         (Algorithm::TwoLevel, Standing::NotReproducible),
+        (Algorithm::Swing, Standing::NotReproducible),
         (Algorithm::Rabenseifner, Standing::NotReproducible),
         (Algorithm::DoubleTree, Standing::NotReproducible),
-        (Algorithm::RecursiveDoubling, Standing::Slower),
-        (Algorithm::Binomial, Standing::Slower),
+        (Algorithm::RecursiveDoubling, Standing::OtherOrder),
+        (Algorithm::Binomial, Standing::OtherOrder),
         (Algorithm::OneShot, Standing::Slower),
         (Algorithm::OneShotTree, Standing::TreeNotNeeded),
     ];
@@ -139,6 +162,22 @@ fn a_level_leaves_what_reaches_it() {
                     let reached = choice.algorithm.level(collective, n);
                     assert!(reached >= level, "{collective}.{} n={n} {level:?}", choice.algorithm);
                 }
+            }
+        }
+    }
+    // At level `size` all sizes fold alike: in the order of ranks where that is possible.
+    for n in [3, 5, 8, 24, 64, 600, 1000] {
+        for cores in [0, 2] {
+            let rates = Rates::SHARED_MEMORY_DIRECT.on(n, cores);
+            let selection = Selection::new(Inputs { level: Level::Size, ..inputs(n, rates) }).unwrap();
+            for collective in Collective::ALL.into_iter().filter(|collective| collective.reduces()) {
+                let order = |choice: &Choice| match choice.algorithm {
+                    algorithm if algorithm.level(collective, n) == Level::World => Level::World.name(),
+                    Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Direct => "ranks",
+                    algorithm => algorithm.name(),
+                };
+                let table = selection.table(collective);
+                assert!(table.iter().all(|(_, choice)| order(choice) == order(&table[0].1)), "{table:?} {n}");
             }
         }
     }
@@ -203,4 +242,41 @@ fn every_input_is_in_the_fingerprint() {
         assert_ne!(variant.fingerprint(), base.fingerprint(), "variant {index}");
     }
     assert_eq!(base.clone().fingerprint(), base.fingerprint());
+}
+
+#[test]
+fn rules_stand_above_the_model_where_they_fit() {
+    let rule = |up_to, algorithm, channels| {
+        let (collective, choice) = (Collective::AllReduce, Choice { algorithm, channels });
+        Rule { collective, up_to, choice }
+    };
+    let rules = vec![
+        rule(100_000, Algorithm::Rabenseifner, 2),
+        rule(1000, Algorithm::Ring, 64),
+        rule(u64::MAX, Algorithm::Bruck, 1),
+    ];
+    let ruled = Inputs { rules, ..inputs(8, Rates::SHARED_MEMORY) };
+    let selection = Selection::new(ruled.clone()).unwrap();
+    let plain = Selection::new(inputs(8, Rates::SHARED_MEMORY)).unwrap();
+    let choice = |bytes| selection.choose(Collective::AllReduce, bytes);
+    assert_eq!(choice(8), Choice { algorithm: Algorithm::Ring, channels: 8 });
+    assert_eq!(choice(1000).algorithm, Algorithm::Ring);
+    assert_eq!(choice(1001), Choice { algorithm: Algorithm::Rabenseifner, channels: 2 });
+    assert_eq!(choice(100_000).algorithm, Algorithm::Rabenseifner);
+    // All-reduce has no Bruck's algorithm: the model decides, and so for other collectives.
+    for bytes in [100_001, 1 << 20, 1 << 39, u64::MAX] {
+        assert_eq!(choice(bytes), plain.choose(Collective::AllReduce, bytes));
+    }
+    assert_eq!(selection.table(Collective::Broadcast), plain.table(Collective::Broadcast));
+    let explained = selection.explain(Collective::AllReduce, 1000);
+    assert_eq!((explained[0].algorithm, explained[0].standing), (Algorithm::Ring, Standing::Chosen));
+    let one_shot = explained.iter().find(|c| c.algorithm == Algorithm::OneShot).unwrap();
+    assert_eq!(one_shot.standing, Standing::RuledOut);
+    assert_ne!(selection.inputs().fingerprint(), plain.inputs().fingerprint());
+    // What the caller excludes stays excluded, and what a level forbids.
+    let wish = Inputs { allow: "^ring".parse().unwrap(), ..ruled.clone() };
+    let wish = Selection::new(wish).unwrap();
+    assert_eq!(wish.choose(Collective::AllReduce, 64), plain.choose(Collective::AllReduce, 64));
+    let level = Selection::new(Inputs { level: Level::Size, ..ruled }).unwrap();
+    assert_ne!(level.choose(Collective::AllReduce, 64).algorithm, Algorithm::Ring);
 }

@@ -7,7 +7,9 @@
 //! threads at once and the reports added up.
 
 mod cases;
+mod large;
 pub mod mutate;
+mod turning;
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -17,6 +19,7 @@ use core::fmt;
 use core::ops::AddAssign;
 
 pub use self::cases::{Depth, cases, plans};
+pub use self::large::{Budget, LARGE, LargeReport, Method, verify_large};
 use crate::algo::Algorithm;
 use crate::collective::Collective;
 use crate::ids::Rank;

@@ -8,6 +8,7 @@
 //! different versions can still name each other.
 
 use crate::bootstrap::id::{Secret, UniqueId};
+use crate::bootstrap::store::Sealer;
 
 /// What both sides of a handshake know beforehand: the secret and the job.
 #[derive(Clone)]
@@ -45,6 +46,11 @@ pub(crate) enum Answer {
 impl Key {
     pub(crate) fn new(id: &UniqueId) -> Key {
         Key { secret: id.secret().clone(), job: id.job() }
+    }
+
+    /// Seals what only those who know the secret may read.
+    pub(crate) fn sealer(&self) -> Sealer {
+        Sealer::keyed(blake3::derive_key("ccl 2026 the head of several roots", &self.secret.0))
     }
 
     /// The keyed hash of everything said so far, spoken by `side`.
@@ -151,7 +157,7 @@ impl<'a> Fields<'a> {
 }
 
 /// The version of everything said after the handshake.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 const CHALLENGE: [u8; 4] = *b"cclC";
 const HELLO: [u8; 4] = *b"cclH";

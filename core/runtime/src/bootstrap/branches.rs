@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::BootstrapSettings;
 use super::auth::Key;
-use super::machine::{Action, Conn, Event, Time};
-use super::process::Process;
+use super::machine::{Action, Conn, Ending, Event, Time};
+use super::process::{Life, Process};
 use super::root::RootMachine;
 use super::wire::{self, Frame, ToRoot};
 use crate::control::hub::LifeOf;
@@ -21,7 +21,7 @@ use crate::control::hub::LifeOf;
 /// The machines of all communicators that meet at one root.
 pub(crate) struct RootTree {
     /// That which the connections were made for.
-    trunk: RootMachine,
+    pub(super) trunk: RootMachine,
     branches: BTreeMap<u64, RootMachine>,
     /// Connections whose ranks have left the trunk, but not all branches.
     held: BTreeSet<Conn>,
@@ -57,14 +57,40 @@ impl RootTree {
                 }
                 self.tell_trunk(event, now, &mut actions);
             }
-            Event::Accepted { .. } => self.tell_trunk(event, now, &mut actions),
+            Event::Accepted { .. } | Event::Connected { .. } => self.tell_trunk(event, now, &mut actions),
         }
+        self.let_go(&mut actions);
+        actions
+    }
+
+    /// The root of a service has ended, and with it the connections of its ranks.
+    pub(crate) fn service_lost(&mut self, service: u32, why: &Ending, now: Time) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for branch in self.branches.keys().copied().collect::<Vec<_>>() {
+            let Some(machine) = self.branches.get_mut(&branch) else { continue };
+            let done = machine.service_lost(service, why, now);
+            self.pass_on(branch, done, &mut actions);
+        }
+        let done = self.trunk.service_lost(service, why, now);
+        self.pass_on_of_trunk(done, now, &mut actions);
+        self.let_go(&mut actions);
+        actions
+    }
+
+    /// What the root of a service sees of its ranks.
+    pub(crate) fn seen(&mut self, seen: &[(Conn, Duration, Life)], now: Time) {
+        for machine in self.branches.values_mut().chain([&mut self.trunk]) {
+            seen.iter().for_each(|(conn, silence, life)| machine.seen(*conn, *silence, *life, now));
+        }
+    }
+
+    /// Closes the connections of ranks that have left everything.
+    fn let_go(&mut self, actions: &mut Vec<Action>) {
         let left: Vec<Conn> = self.held.iter().filter(|conn| !self.on_branch(**conn)).copied().collect();
         for conn in left {
             self.held.remove(&conn);
             actions.push(Action::Close { conn });
         }
-        actions
     }
 
     /// When to tick next.
@@ -79,7 +105,8 @@ impl RootTree {
             ToRoot::Begin { branch, rank, n, body } => {
                 let Some(address) = self.trunk.address(conn) else { return };
                 let (key, settings, this) = (&self.key, &self.settings, &self.this);
-                let fresh = || RootMachine::new(key.clone(), settings, this.clone(), now);
+                let services = &self.trunk.services;
+                let fresh = || RootMachine::new(key.clone(), settings, this.clone(), now).beside(services);
                 let machine = self.branches.entry(branch).or_insert_with(fresh);
                 machine.admit(conn, address, (rank, n), now);
                 (branch, body)
@@ -91,7 +118,12 @@ impl RootTree {
     }
 
     fn tell_trunk(&mut self, event: Event, now: Time, actions: &mut Vec<Action>) {
-        for action in self.trunk.on(event, now) {
+        let done = self.trunk.on(event, now);
+        self.pass_on_of_trunk(done, now, actions);
+    }
+
+    fn pass_on_of_trunk(&mut self, done: Vec<Action>, now: Time, actions: &mut Vec<Action>) {
+        for action in done {
             match action {
                 Action::Close { conn } if self.on_branch(conn) => {
                     self.held.insert(conn);
@@ -108,7 +140,7 @@ impl RootTree {
 
     /// The trunk gave a connection up.
     fn lose(&mut self, conn: Conn, now: Time, actions: &mut Vec<Action>) {
-        let event = Event::Closed { conn, why: super::machine::Ending::Closed };
+        let event = Event::Closed { conn, why: Ending::Closed };
         for branch in self.branches.keys().copied().collect::<Vec<_>>() {
             self.tell_branch(branch, event.clone(), now, actions);
         }
@@ -116,9 +148,14 @@ impl RootTree {
 
     fn tell_branch(&mut self, branch: u64, event: Event, now: Time, actions: &mut Vec<Action>) {
         let Some(machine) = self.branches.get_mut(&branch) else { return };
+        let done = machine.on(event, now);
+        self.pass_on(branch, done, actions);
+    }
+
+    fn pass_on(&mut self, branch: u64, done: Vec<Action>, actions: &mut Vec<Action>) {
         let mut wrapped: Option<(Frame, Frame)> = None;
         let mut is_over = false;
-        for action in machine.on(event, now) {
+        for action in done {
             match action {
                 Action::Send { conn, frame } => {
                     // What everybody is told is wrapped once.
@@ -134,8 +171,11 @@ impl RootTree {
                 Action::Warn(text) => actions.push(Action::Warn(text)),
                 Action::Finish => is_over = true,
                 // Connections and the port are the trunk's.
-                Action::Trust { .. } | Action::Close { .. } | Action::Drop { .. } | Action::StopListening => {
-                }
+                Action::Connect { .. }
+                | Action::Trust { .. }
+                | Action::Close { .. }
+                | Action::Drop { .. }
+                | Action::StopListening => {}
             }
         }
         if is_over {

@@ -11,6 +11,7 @@ use crate::bootstrap::auth::Key;
 use crate::bootstrap::id::{UniqueId, random};
 use crate::bootstrap::joiner::{Action, Entry, Event, Joiner, Outcome, Purpose};
 use crate::bootstrap::machine::Ending;
+use crate::bootstrap::roots::Ids;
 use crate::bootstrap::wire::{Decoder, MEMBER_BYTES, STRANGER_BYTES};
 use crate::bootstrap::{BootstrapSettings, tcp};
 use crate::error::Result;
@@ -33,17 +34,19 @@ pub(crate) enum Entered {
     Announced,
 }
 
-/// Goes to the root of `id` for `purpose`, until it is done or fails.
+/// Goes to a root of `ids` for `purpose`, until it is done or fails.
 pub(crate) fn enter(
-    id: &UniqueId,
+    ids: &[UniqueId],
     (rank, n): (Rank, u32),
     purpose: Purpose,
     settings: &BootstrapSettings,
     started: Instant,
 ) -> Result<Entered> {
+    let (id, claim) = Ids::new(ids, n)?.of(rank)?;
     let who = (rank, n);
     let machine =
-        Joiner::new(Key::new(id), id.addresses(), who, purpose, (Duration::ZERO, settings.deadline));
+        Joiner::new(Key::new(id), id.addresses(), who, purpose, (Duration::ZERO, settings.deadline))
+            .claiming(claim);
     let mut shell = Shell { machine, settings, started, connection: None, connecting: false, done: None };
     shell.feed(Event::Tick);
     loop {

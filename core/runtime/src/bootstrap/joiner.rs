@@ -8,8 +8,10 @@ use ccl_plan::Rank;
 use crate::bootstrap::auth::{Answer, Challenge, Hello, Key, VERSION};
 use crate::bootstrap::machine::{Ending, Time};
 use crate::bootstrap::process::Process;
-use crate::bootstrap::wire::{self, Frame, ToMember, ToRoot};
+use crate::bootstrap::roots::Claim;
+use crate::bootstrap::wire::{self, Frame, Host, ToMember, ToRoot};
 use crate::bootstrap::words;
+use crate::control::member::Keepers;
 use crate::error::{Error, Fault};
 
 /// What happens to a member that joins.
@@ -49,16 +51,15 @@ pub(crate) enum Outcome {
     Entered(Entry),
     /// The failure is known to the root.
     Announced,
+    /// The head knows of the deputy.
+    Represented,
 }
 
 /// What a member learns by joining.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) infos: Vec<Vec<u8>>,
-    /// The process that runs the root.
-    pub(crate) root: Process,
-    /// The ranks in that process.
-    pub(crate) hosts: Vec<Rank>,
+    pub(crate) keepers: Keepers,
 }
 
 /// What a member has to say once it is let in.
@@ -68,6 +69,8 @@ pub(crate) enum Purpose {
     Join { process: Process, info: Vec<u8> },
     /// Make everybody give up, for this reason.
     Fail { reason: String },
+    /// Speak for ranks as a deputy, from this process.
+    Represent { process: Process },
 }
 
 /// One rank joining.
@@ -77,6 +80,8 @@ pub(crate) struct Joiner {
     rank: Rank,
     n: u32,
     purpose: Purpose,
+    /// Which unique ids there are, if several.
+    claim: Option<Claim>,
     started: Time,
     deadline: Time,
     attempt: usize,
@@ -108,12 +113,18 @@ impl Joiner {
             rank,
             n,
             purpose,
+            claim: None,
             started: now,
             deadline: now + patience,
             attempt: 0,
             last: None,
             stage: Stage::Waiting { until: now },
         }
+    }
+
+    /// The same where the root is one of several.
+    pub(crate) fn claiming(self, claim: Option<Claim>) -> Joiner {
+        Joiner { claim, ..self }
     }
 
     /// Takes in an event; returns what to do, in order.
@@ -153,6 +164,23 @@ impl Joiner {
 
     fn place(&self) -> String {
         self.address().map_or("no address".into(), |address| address.to_string())
+    }
+
+    fn who(&self) -> String {
+        match (&self.purpose, &self.claim) {
+            (Purpose::Represent { .. }, Some(claim)) => format!("the root of unique id {}", claim.index),
+            _ => format!("rank {}", self.rank),
+        }
+    }
+
+    /// Which root it is.
+    fn keeper(&self) -> String {
+        match (&self.purpose, &self.claim) {
+            // A rank that has not joined cannot know whose process holds the root; by convention it is rank 0's.
+            (_, None) => "which rank 0 keeps unless another process made the id".into(),
+            (Purpose::Represent { .. }, Some(_)) => "at which the roots meet".into(),
+            (_, Some(claim)) => format!("that of unique id {} (of 0 to {})", claim.index, claim.roots - 1),
+        }
     }
 
     fn received(&mut self, body: &[u8], now: Time) -> Vec<Action> {
@@ -201,23 +229,30 @@ impl Joiner {
     fn welcome(&mut self, now: Time) -> Vec<Action> {
         self.stage = Stage::Joined;
         let remaining_ms = self.deadline.saturating_sub(now).as_millis() as u64;
-        let message = match &self.purpose {
-            Purpose::Join { process, info } => {
+        let message = match (&self.purpose, &self.claim) {
+            (Purpose::Join { process, info }, _) => {
                 ToRoot::Join { process: process.clone(), remaining_ms, info: wire::blob(info) }
             }
-            Purpose::Fail { reason } => ToRoot::Fail { reason: wire::bounded(reason) },
+            (Purpose::Represent { process }, Some(claim)) => {
+                let message = ToRoot::Represent { claim: claim.clone(), process: process.clone() };
+                let represented = self.over(Ok(Outcome::Represented));
+                return [vec![Action::Trust, Action::Send(wire::encode(&message))], represented].concat();
+            }
+            (Purpose::Fail { reason }, _) => ToRoot::Fail { reason: wire::bounded(reason) },
+            (Purpose::Represent { .. }, None) => ToRoot::Fail { reason: "a deputy without ids".into() },
+        };
+        let message = match &self.claim {
+            Some(claim) => ToRoot::Share { claim: claim.clone(), first: wire::body(&message).into() },
+            None => message,
         };
         vec![Action::Trust, Action::Send(wire::encode(&message))]
     }
 
     fn told(&mut self, body: &[u8]) -> Vec<Action> {
         let result = match wire::decode(body) {
-            Some(ToMember::Table { infos, root, hosts }) if infos.0.len() == self.n as usize => {
-                Ok(Outcome::Entered(Entry {
-                    infos: infos.0,
-                    root,
-                    hosts: hosts.into_iter().map(Rank).collect(),
-                }))
+            Some(ToMember::Table { infos, root, hosts, head }) if infos.0.len() == self.n as usize => {
+                let keepers = Keepers { root: Host { process: root, ranks: hosts }, head };
+                Ok(Outcome::Entered(Entry { infos: infos.0, keepers }))
             }
             Some(ToMember::Refused(refusal)) => Err(Error::new(
                 refusal.fault.into(),
@@ -240,7 +275,8 @@ impl Joiner {
         if let Purpose::Fail { .. } = self.purpose {
             return self.over(Ok(Outcome::Announced));
         }
-        let text = format!("the root at {}, {KEEPER}, ended while ranks were joining: {why}", self.place());
+        let (place, keeper) = (self.place(), self.keeper());
+        let text = format!("the root at {place}, {keeper}, ended while ranks were joining: {why}");
         self.over(Err(Error::new(
             Fault::Network,
             text,
@@ -294,8 +330,9 @@ impl Joiner {
         let time = words::seconds(now.saturating_sub(self.started));
         let last = self.last.take().unwrap_or("no answer".into());
         let text = format!(
-            "rank {} expected the root at {addresses}, {KEEPER}, within {time}, found: {last}",
-            self.rank
+            "{} expected the root at {addresses}, {}, within {time}, found: {last}",
+            self.who(),
+            self.keeper()
         );
         let advice =
             "see that the rank that makes the unique id runs, and that its address and port can be reached";
@@ -311,9 +348,6 @@ impl Joiner {
 /// How long one connection may take until the root has proved itself.
 const HANDSHAKE: Duration = Duration::from_secs(3);
 /// How much longer than its own deadline a member waits for the root's words.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_millis(1750);
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-
-/// A rank that has not joined cannot know whose process holds the root; by convention it is rank 0's.
-const KEEPER: &str = "which rank 0 keeps unless another process made the id";

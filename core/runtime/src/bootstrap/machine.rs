@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::bootstrap::auth::{Answer, Challenge, Hello, Key, VERSION};
 use crate::bootstrap::process::Process;
 use crate::bootstrap::wire::{self, FaultCode, Frame, INFO_BYTES, MEMBER_BYTES, Refusal, ToMember, ToRoot};
@@ -16,9 +18,31 @@ use crate::bootstrap::words;
 /// Time since some beginning that the shell chose.
 pub(crate) type Time = Duration;
 
-/// A connection, as the shell numbers it.
+/// A connection, as the shell numbers it; or, at the head of several roots, one that a deputy has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Conn(pub(crate) u64);
+
+impl Conn {
+    /// The connection that a root makes to the head, at its attempt of this number.
+    pub(crate) fn upwards(attempt: u64) -> Conn {
+        Conn(UPWARDS | attempt)
+    }
+
+    /// Connection `line` of the deputy that is service `service`, which counts from 1.
+    pub(crate) fn at(service: u32, line: u64) -> Conn {
+        Conn(ELSEWHERE | u64::from(service & MOST_SERVICES) << LINE_BITS | line & MOST_LINES)
+    }
+
+    /// The service that has it: 0 for the root itself.
+    pub(crate) fn service(self) -> u32 {
+        if self.0 & ELSEWHERE == 0 { 0 } else { (self.0 >> LINE_BITS) as u32 & MOST_SERVICES }
+    }
+
+    /// Its number there.
+    pub(crate) fn line(self) -> u64 {
+        self.0 & MOST_LINES
+    }
+}
 
 /// What happens to the root.
 #[derive(Clone, Debug)]
@@ -27,14 +51,16 @@ pub(crate) enum Event {
     Accepted { conn: Conn, address: SocketAddr, nonce: [u8; 32] },
     /// A frame arrived.
     Received { conn: Conn, body: Vec<u8> },
-    /// The other side is gone.
+    /// The other side is gone, or could not be reached.
     Closed { conn: Conn, why: Ending },
+    /// The connection asked for is there; `nonce` is fresh.
+    Connected { conn: Conn, nonce: [u8; 32] },
     /// Time passed.
     Tick,
 }
 
 /// How a connection ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Ending {
     /// The other process closed it, or ended.
     Closed,
@@ -49,6 +75,8 @@ pub(crate) enum Ending {
 pub(crate) enum Action {
     /// Send a frame.
     Send { conn: Conn, frame: Frame },
+    /// Connect; from then on the connection has this number.
+    Connect { conn: Conn, address: SocketAddr },
     /// Let this connection send longer frames.
     Trust { conn: Conn },
     /// Close when everything is sent.
@@ -103,6 +131,7 @@ pub(crate) struct Gathering {
     told: BTreeSet<u32>,
     /// Refusals that were logged.
     refusals: u32,
+    remark: String,
     actions: Vec<Action>,
 }
 
@@ -110,6 +139,8 @@ pub(crate) struct Gathering {
 struct Guest {
     address: SocketAddr,
     since: Time,
+    /// How long it was kept back before that.
+    kept: Duration,
     stage: Stage,
 }
 
@@ -142,6 +173,7 @@ impl Gathering {
             outcome: Outcome::Open,
             told: BTreeSet::new(),
             refusals: 0,
+            remark: String::new(),
             actions: Vec::new(),
         }
     }
@@ -152,15 +184,83 @@ impl Gathering {
             Event::Accepted { conn, address, nonce } => self.accepted(conn, address, nonce, now),
             Event::Received { conn, body } => self.received(conn, &body, now),
             Event::Closed { conn, why } => self.closed(conn, &why, now),
-            Event::Tick => {}
+            Event::Connected { .. } | Event::Tick => {}
         }
         self.expire(now);
         std::mem::take(&mut self.actions)
     }
 
     /// Lets a rank of `n` in that has proved elsewhere that it knows the secret.
-    pub(crate) fn admit(&mut self, conn: Conn, address: SocketAddr, (rank, n): (u32, u32), now: Time) {
-        self.guests.insert(conn, Guest { address, since: now, stage: Stage::Proven(rank, n) });
+    pub(crate) fn admit(&mut self, conn: Conn, address: SocketAddr, who: (u32, u32), now: Time) {
+        self.admit_after(Duration::ZERO, conn, address, who, now);
+    }
+
+    /// The same of one that came so long ago.
+    pub(crate) fn admit_after(
+        &mut self,
+        kept: Duration,
+        conn: Conn,
+        address: SocketAddr,
+        (rank, n): (u32, u32),
+        now: Time,
+    ) {
+        self.guests.insert(conn, Guest { address, since: now, kept, stage: Stage::Proven(rank, n) });
+    }
+
+    /// Who proved to know the secret on this connection, and has said nothing since.
+    pub(crate) fn proven(&self, conn: Conn) -> Option<(SocketAddr, (u32, u32))> {
+        let guest = self.guests.get(&conn)?;
+        match guest.stage {
+            Stage::Proven(rank, n) => Some((guest.address, (rank, n))),
+            Stage::Challenged(_) => None,
+        }
+    }
+
+    /// Hands such a connection over to the caller.
+    pub(crate) fn release(&mut self, conn: Conn) {
+        self.guests.remove(&conn);
+    }
+
+    /// The connections of those who have joined through this service.
+    pub(crate) fn at_service(&self, service: u32) -> Vec<Conn> {
+        self.joined.values().map(|joined| joined.conn).filter(|conn| conn.service() == service).collect()
+    }
+
+    /// From now on only handshakes are made here, and what follows them is released.
+    pub(crate) fn only_greet(&mut self) {
+        self.outcome = Outcome::Over;
+    }
+
+    /// Everybody here and to come is told that joining has failed.
+    pub(crate) fn give_up(&mut self, fault: FaultCode, text: String, now: Time) -> Vec<Action> {
+        self.fail(fault, text, now);
+        self.expire(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether joining goes on.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.outcome, Outcome::Open)
+    }
+
+    /// Whether joining has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed { .. })
+    }
+
+    /// When those present give up and how long they have waited then, while joining goes on.
+    pub(crate) fn patience(&self) -> Option<(Time, Duration)> {
+        self.deadline.filter(|_| matches!(self.outcome, Outcome::Open)).map(|at| (at, self.patience))
+    }
+
+    /// What else to say when ranks are missing.
+    pub(crate) fn remark(&mut self, remark: String) {
+        self.remark = remark;
+    }
+
+    /// A rank that has joined, if any has.
+    pub(crate) fn first(&self) -> Option<u32> {
+        self.n.map(|(_, rank)| rank)
     }
 
     /// Whether this connection is one of those that join.
@@ -191,7 +291,10 @@ impl Gathering {
         {
             self.expel(oldest, "too many strangers at once");
         }
-        self.guests.insert(conn, Guest { address, since: now, stage: Stage::Challenged(nonce) });
+        self.guests.insert(
+            conn,
+            Guest { address, since: now, kept: Duration::ZERO, stage: Stage::Challenged(nonce) },
+        );
         let challenge = Challenge { version: VERSION, nonce };
         self.actions.push(Action::Send { conn, frame: wire::frame(&challenge.encode()) });
     }
@@ -209,7 +312,8 @@ impl Gathering {
                 Some(ToRoot::Join { process, remaining_ms, info }) if info.len() <= INFO_BYTES => {
                     let address = guest.address;
                     let joined = Joined { rank, conn, address, process, info: info.into_vec() };
-                    self.join(joined, n, Duration::from_millis(remaining_ms), now);
+                    let times = (Duration::from_millis(remaining_ms), guest.kept);
+                    self.join(joined, n, times, now);
                 }
                 Some(ToRoot::Fail { reason }) => self.declined(conn, (rank, n), &reason, now),
                 _ => self.expel(conn, "neither joined nor failed"),
@@ -244,7 +348,7 @@ impl Gathering {
         self.actions.push(Action::Trust { conn });
     }
 
-    fn join(&mut self, new: Joined, n: u32, remaining: Duration, now: Time) {
+    fn join(&mut self, new: Joined, n: u32, (remaining, kept): (Duration, Duration), now: Time) {
         self.guests.remove(&new.conn);
         match &self.outcome {
             Outcome::Open => {}
@@ -268,7 +372,7 @@ impl Gathering {
         }
         self.n.get_or_insert((n, new.rank));
         if self.deadline.is_none_or(|deadline| now + remaining < deadline) {
-            (self.deadline, self.patience) = (Some(now + remaining), remaining);
+            (self.deadline, self.patience) = (Some(now + remaining), remaining + kept);
         }
         self.joined.insert(new.rank, new);
         if self.joined.len() == n as usize {
@@ -361,7 +465,8 @@ impl Gathering {
         };
         let missing = words::ranks(missing);
         let text = format!(
-            "{here} of {n} ranks joined within {patience}; missing: {missing}; present: {present}{strangers}"
+            "{here} of {n} ranks joined within {patience}; missing: {missing}; present: {present}{strangers}{}",
+            self.remark
         );
         self.fail(FaultCode::Remote(first), text, now);
     }
@@ -433,5 +538,11 @@ fn whereabouts(joined: &Joined) -> String {
 /// Infos of all ranks together, so that a table fits into a frame.
 pub(crate) const TABLE_BYTES: usize = MEMBER_BYTES / 2;
 const LOGGED_REFUSALS: u32 = 32;
+const UPWARDS: u64 = 1 << 62;
+const ELSEWHERE: u64 = 1 << 63;
+const LINE_BITS: u32 = 40;
+const MOST_LINES: u64 = (1 << LINE_BITS) - 1;
+/// Deputies that a head takes.
+pub(crate) const MOST_SERVICES: u32 = (1 << 22) - 1;
 /// Missing ranks looked for before the list is cut anyway.
 const LISTED: usize = 4096;

@@ -26,18 +26,36 @@
 //! All ranks connect to the root, a star; each connection proves both sides' knowledge of the id's
 //! secret before anything else is parsed. A missed deadline names who is missing and who is there.
 //! It does not move data, and does not encrypt: infos travel in clear.
+//!
+//! # Several roots
+//!
+//! With k ids, see [`join_several`], each root has the connections of n/k ranks: shares are contiguous, and the
+//! first n mod k of them have one rank more. One root, the *head*, does what the only root would. Each of the
+//! others is a *deputy*: it has one connection to the head, makes one message of what its ranks say at the same time,
+//! and passes on to them what it is told once. While ranks join, the head takes 3 messages from each deputy
+//! and sends it 3, handshake included, whatever n is. ADR 0022 says why it is so.
+//!
+//! An abort, a death or a diagnosis goes through the head, which names one cause to all. When the process of a
+//! root ends, a rank in it is named everywhere, as with one root. The process that makes an id should be that of a rank
+//! of the share: then the others hear that the rank leaves before its process ends.
 
 pub(crate) mod auth;
+pub(crate) mod between;
 pub(crate) mod branches;
+pub(crate) mod deputy;
 pub(crate) mod enter;
+pub(crate) mod head;
 mod id;
 pub(crate) mod infos;
 pub(crate) mod joiner;
 pub(crate) mod machine;
 pub(crate) mod process;
 mod root;
+pub(crate) mod roots;
+pub(crate) mod station;
 pub mod store;
 pub(crate) mod tcp;
+pub(crate) mod tree;
 pub(crate) mod wire;
 pub(crate) mod words;
 
@@ -86,7 +104,7 @@ impl Default for BootstrapSettings {
             bind: None,
             heartbeat: Duration::from_secs(5),
             link_timeout: Duration::from_secs(30),
-            stranger_deadline: Duration::from_secs(3),
+            stranger_deadline: Duration::from_secs(10),
             strangers: 512,
             expiry: Duration::from_secs(1800),
         }
@@ -142,6 +160,22 @@ pub fn join(
     info: Vec<u8>,
     settings: &BootstrapSettings,
 ) -> Result<(Control, Vec<Vec<u8>>)> {
+    join_several(std::slice::from_ref(id), rank, n, info, settings)
+}
+
+/// As [`join`], with several unique ids: each root takes its share of the ranks, see the
+/// [module](self#several-roots). All ranks give the same ids in the same order.
+///
+/// # Errors
+///
+/// As [`join`]; no id, more than ranks, or one twice; ranks that were given others, or in another order.
+pub fn join_several(
+    ids: &[UniqueId],
+    rank: Rank,
+    n: u32,
+    info: Vec<u8>,
+    settings: &BootstrapSettings,
+) -> Result<(Control, Vec<Vec<u8>>)> {
     if rank.0 >= n {
         let cause = format!("expected a rank below n = {n}, found {rank}");
         return Err(Error::usage(cause, "ranks count from 0 to n - 1"));
@@ -151,11 +185,12 @@ pub fn join(
         return Err(Error::usage(cause, "exchange long data through the communicator itself"));
     }
     if n == 1 {
+        roots::Ids::new(ids, n)?;
         return Ok((Control::alone(settings), vec![info]));
     }
     let (settings, started) = (&settings.bounded(), Instant::now());
     let purpose = joiner::Purpose::Join { process: process::Process::this(), info };
-    match enter::enter(id, (rank, n), purpose, settings, started)? {
+    match enter::enter(ids, (rank, n), purpose, settings, started)? {
         enter::Entered::In(connection, entry) => Control::joined((rank, n), *connection, entry, settings),
         enter::Entered::Announced => Err(Error::bug("joining ended as the announcement of a failure")),
     }
@@ -169,15 +204,32 @@ pub fn join(
 ///
 /// Why the root could not be reached; the other ranks then learn of this rank by their deadline.
 pub fn fail(id: &UniqueId, rank: Rank, n: u32, reason: &str, settings: &BootstrapSettings) -> Result<()> {
+    fail_several(std::slice::from_ref(id), rank, n, reason, settings)
+}
+
+/// As [`fail`], instead of [`join_several`].
+///
+/// # Errors
+///
+/// As [`fail`].
+pub fn fail_several(
+    ids: &[UniqueId],
+    rank: Rank,
+    n: u32,
+    reason: &str,
+    settings: &BootstrapSettings,
+) -> Result<()> {
     if n <= 1 {
         return Ok(());
     }
     let purpose = joiner::Purpose::Fail { reason: reason.to_owned() };
-    enter::enter(id, (rank, n), purpose, &settings.bounded(), Instant::now()).map(|_| ())
+    enter::enter(ids, (rank, n), purpose, &settings.bounded(), Instant::now()).map(|_| ())
 }
 
 const LONGEST: Duration = Duration::from_secs(3600 * 24 * 30);
 
+#[cfg(test)]
+mod several_sim;
 #[cfg(test)]
 mod sim;
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub(crate) struct Process {
 }
 
 /// What the system says about a process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Life {
     /// It runs or sleeps.
     Running,

@@ -12,13 +12,13 @@ use rustix::event::{PollFd, PollFlags};
 use tracing::{debug, warn};
 
 use crate::bootstrap::auth::Key;
-use crate::bootstrap::branches::RootTree;
 use crate::bootstrap::id::{UniqueId, random};
 use crate::bootstrap::machine::{Action, Conn, Ending, Event, Gathering, Rules, Time};
-use crate::bootstrap::process::Process;
+use crate::bootstrap::process::{Life, Process};
+use crate::bootstrap::station::Station;
 use crate::bootstrap::wire::{Decoder, Frame, MEMBER_BYTES, STRANGER_BYTES};
 use crate::bootstrap::{BootstrapSettings, tcp};
-use crate::control::hub::{Hub, LifeOf};
+use crate::control::hub::{Hub, LifeOf, Terms};
 use crate::control::thread::{self, Attended, Charge};
 use crate::error::{Error, Result};
 
@@ -66,7 +66,7 @@ impl Root {
     fn serve(id: &UniqueId, listener: TcpListener, settings: &BootstrapSettings) -> Result<RootHandle> {
         let settings = &settings.bounded();
         let status = Arc::new(Status { stop: AtomicBool::new(false), over: AtomicBool::new(false) });
-        let machine = RootTree::new(Key::new(id), settings, (Process::this(), Process::life), Duration::ZERO);
+        let machine = Station::new(Key::new(id), settings, (Process::this(), Process::life), Duration::ZERO);
         let service = Service {
             machine,
             settings: settings.clone(),
@@ -110,10 +110,13 @@ struct Status {
 
 /// Joining and what comes after, as one machine.
 pub(crate) struct RootMachine {
-    gathering: Gathering,
+    pub(super) gathering: Gathering,
     hub: Option<Hub>,
     this: (Process, LifeOf),
     heartbeat: Duration,
+    is_branch: bool,
+    /// The processes of the other roots, where there are several: of service 1 and on.
+    pub(super) services: Vec<Process>,
 }
 
 impl RootMachine {
@@ -134,7 +137,16 @@ impl RootMachine {
             hub: None,
             this,
             heartbeat: settings.heartbeat,
+            is_branch: false,
+            services: Vec::new(),
         }
+    }
+
+    /// The same beside these other roots.
+    pub(super) fn beside(mut self, services: &[Process]) -> RootMachine {
+        self.services = services.to_vec();
+        self.is_branch = true;
+        self
     }
 
     /// Takes in an event; returns what to do, in order.
@@ -153,7 +165,8 @@ impl RootMachine {
             (event, _) => self.gathering.on(event, now),
         };
         if let Some(joined) = self.gathering.take_full() {
-            let (hub, tables) = Hub::new(joined, self.this.clone(), self.heartbeat, now);
+            let services = std::iter::once(&self.this.0).chain(&self.services).cloned().collect();
+            let (hub, tables) = Hub::new(joined, (services, self.this.1), self.terms(), now);
             self.hub = Some(hub);
             actions.extend(tables);
         }
@@ -163,6 +176,27 @@ impl RootMachine {
     /// Lets a rank of `n` in that has proved elsewhere that it knows the secret.
     pub(crate) fn admit(&mut self, conn: Conn, address: SocketAddr, who: (u32, u32), now: Time) {
         self.gathering.admit(conn, address, who, now);
+    }
+
+    fn terms(&self) -> Terms {
+        Terms { heartbeat: self.heartbeat, is_branch: self.is_branch }
+    }
+
+    /// The root of service `service` has ended, and with it the connections of its ranks.
+    pub(super) fn service_lost(&mut self, service: u32, why: &Ending, now: Time) -> Vec<Action> {
+        if let Some(hub) = &mut self.hub {
+            return hub.service_lost(service, why, now);
+        }
+        let why = Ending::Unreachable(format!("the root that it came to is lost: {why}"));
+        let lost = self.gathering.at_service(service).into_iter();
+        lost.flat_map(|conn| self.gathering.on(Event::Closed { conn, why: why.clone() }, now)).collect()
+    }
+
+    /// What the root of a service sees of a rank.
+    pub(super) fn seen(&mut self, conn: Conn, silence: Duration, life: Life, now: Time) {
+        if let Some(hub) = &mut self.hub {
+            hub.seen(conn, silence, life, now);
+        }
     }
 
     /// Whether a rank here, present or about to join, has this connection.
@@ -183,7 +217,7 @@ impl RootMachine {
 
 /// The shell: sockets and clock around the machine.
 struct Service {
-    machine: RootTree,
+    machine: Station,
     settings: BootstrapSettings,
     started: Instant,
     listener: Option<TcpListener>,
@@ -202,13 +236,26 @@ struct Link {
     outbox: tcp::Outbox,
     /// When to drop it at the latest, if it is only being drained.
     closing: Option<Time>,
+    /// It is not there yet.
+    connecting: bool,
+}
+
+impl Link {
+    fn new(stream: TcpStream, connecting: bool) -> Link {
+        let (decoder, outbox) = (Decoder::new(STRANGER_BYTES), tcp::Outbox::default());
+        Link { stream, decoder, outbox, closing: None, connecting }
+    }
+
+    fn interest(&self) -> PollFlags {
+        if self.connecting { PollFlags::OUT } else { tcp::interest(&self.outbox) }
+    }
 }
 
 impl Charge for Service {
     /// The links, and the listener if it may accept.
     fn interests<'a>(&'a self, polled: &mut Vec<PollFd<'a>>) {
         let listener = self.listener.as_ref().filter(|_| self.started.elapsed() >= self.accept_from);
-        polled.extend(self.links.values().map(|link| PollFd::new(&link.stream, tcp::interest(&link.outbox))));
+        polled.extend(self.links.values().map(|link| PollFd::new(&link.stream, link.interest())));
         polled.extend(listener.map(|listener| PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)));
     }
 
@@ -258,8 +305,7 @@ impl Service {
                     };
                     let conn = Conn(self.next_conn);
                     self.next_conn += 1;
-                    let (decoder, outbox) = (Decoder::new(STRANGER_BYTES), tcp::Outbox::default());
-                    self.links.insert(conn, Link { stream, decoder, outbox, closing: None });
+                    self.links.insert(conn, Link::new(stream, false));
                     self.events.push_back(Event::Accepted { conn, address, nonce });
                     self.settle(now);
                 }
@@ -279,6 +325,9 @@ impl Service {
         let Some(link) = self.links.get_mut(&conn) else {
             return;
         };
+        if link.connecting {
+            return self.finish_connecting(conn, now);
+        }
         let closing = link.closing.is_some();
         let flushed = link.outbox.flush(&link.stream).map_err(|error| tcp::ending(&error));
         let events = &mut self.events;
@@ -302,6 +351,28 @@ impl Service {
         self.settle(now);
     }
 
+    fn connect(&mut self, conn: Conn, address: SocketAddr) {
+        match tcp::connect(address, &self.settings) {
+            Ok(stream) => drop(self.links.insert(conn, Link::new(stream, true))),
+            Err(error) => {
+                let why = Ending::Unreachable(error.to_string());
+                self.events.push_back(Event::Closed { conn, why });
+            }
+        }
+    }
+
+    fn finish_connecting(&mut self, conn: Conn, now: Time) {
+        let Some(link) = self.links.get_mut(&conn) else { return };
+        link.connecting = false;
+        let connected = tcp::connected(&link.stream).map_err(|error| error.to_string());
+        let event = match connected.and_then(|()| random().map_err(|error| error.to_string())) {
+            Ok(nonce) => Event::Connected { conn, nonce },
+            Err(why) => Event::Closed { conn, why: Ending::Unreachable(why) },
+        };
+        self.events.push_back(event);
+        self.settle(now);
+    }
+
     /// Feeds the machine until nothing more follows.
     fn settle(&mut self, now: Time) {
         while let Some(event) = self.events.pop_front() {
@@ -316,6 +387,7 @@ impl Service {
 
     fn act(&mut self, action: Action, now: Time) {
         match action {
+            Action::Connect { conn, address } => self.connect(conn, address),
             Action::Send { conn, frame } => self.send(conn, frame),
             Action::Trust { conn } => {
                 if let Some(link) = self.links.get_mut(&conn) {
@@ -364,4 +436,4 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long a closed connection may take to be read empty by the other side.
 const DRAIN: Duration = Duration::from_secs(1);
 /// How long latecomers are told why at most.
-const LONGEST_LINGER: Duration = Duration::from_secs(60);
+pub(crate) const LONGEST_LINGER: Duration = Duration::from_secs(60);

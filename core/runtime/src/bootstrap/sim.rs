@@ -134,6 +134,25 @@ fn survivors_agree_on_the_first_cause() {
     });
 }
 
+/// Who waits for a rank that waits itself may complain before it.
+#[test]
+fn who_is_blamed_and_blames_another_is_not_the_cause() {
+    for seed in 0..50 {
+        let mut net = Net::new(seed, 4);
+        net.arrive_all(&[]);
+        net.run_until(ARRIVALS + Duration::from_millis(200));
+        for (rank, culprit, after_ms) in [(2, 1, 0), (0, 1, 5), (1, 3, 60)] {
+            let message = ToRoot::Report { cause: report(rank, culprit) };
+            net.at(net.now + Duration::from_millis(after_ms), Happening::Say { rank, message });
+        }
+        net.run_until(net.now + Duration::from_secs(1));
+        for sim in &net.ranks {
+            assert_eq!(sim.cause.as_ref().unwrap().culprit, Some(3), "seed {seed}: {:?}", sim.cause);
+        }
+        net.leave_all();
+    }
+}
+
 #[test]
 fn another_version_is_named_by_both_sides() {
     let mut net = Net::new(1, 2);
@@ -147,7 +166,7 @@ fn another_version_is_named_by_both_sides() {
     let error = net.ranks[0].error.as_ref().unwrap();
     assert!(
         error.cause().contains("rank 1 at")
-            && error.cause().contains("speaks control version 3, the root speaks version 2"),
+            && error.cause().contains("speaks control version 4, the root speaks version 3"),
         "{error}"
     );
 }
@@ -228,11 +247,13 @@ fn schedules(seeds: std::ops::Range<u64>, check: impl Fn(u64, u32)) {
     }
 }
 
-fn info_of(rank: u32) -> Vec<u8> {
+/// What a rank tells the others: of a length of its own.
+pub(super) fn info_of(rank: u32) -> Vec<u8> {
     vec![rank as u8; rank as usize % 7]
 }
 
-fn report(rank: u32, culprit: u32) -> Cause {
+/// What a rank says of another.
+pub(super) fn report(rank: u32, culprit: u32) -> Cause {
     Cause {
         kind: CauseKind::Reported,
         origin: Some(rank),
@@ -273,7 +294,7 @@ struct RankSim {
 enum Machine {
     Absent,
     Joining(Box<Joiner>),
-    In(Member),
+    In(Box<Member>),
     Over,
 }
 
@@ -465,7 +486,7 @@ impl Net {
                 sim.infos = Some(entry.infos);
                 let heartbeat = Duration::from_millis(400);
                 sim.machine =
-                    Machine::In(Member::new(Rank(rank), (entry.root, entry.hosts), heartbeat, self.now));
+                    Machine::In(Box::new(Member::new(Rank(rank), &entry.keepers, heartbeat, self.now)));
                 self.member_event(rank, member::Event::Tick);
             }
             other => {
@@ -640,8 +661,10 @@ impl Net {
                     self.close_towards_rank(conn);
                 }
                 machine::Action::Finish => self.finished = true,
-                machine::Action::Trust { .. } | machine::Action::StopListening | machine::Action::Warn(_) => {
-                }
+                machine::Action::Connect { .. }
+                | machine::Action::Trust { .. }
+                | machine::Action::StopListening
+                | machine::Action::Warn(_) => {}
             }
         }
         self.tick_later(self.root.deadline(), Happening::RootTick);
@@ -658,12 +681,12 @@ impl Net {
     }
 }
 
-fn process(rank: u32) -> Process {
+pub(super) fn process(rank: u32) -> Process {
     Process { pid: 100 + rank, host_id: 7, host: "node".into() }
 }
 
 /// Random numbers from a seed (splitmix64).
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
     fn roll(&mut self) -> u64 {
@@ -673,15 +696,15 @@ impl Dice {
         mixed ^ mixed >> 31
     }
 
-    fn below(&mut self, limit: u32) -> u32 {
+    pub(super) fn below(&mut self, limit: u32) -> u32 {
         (self.roll() % u64::from(limit)) as u32
     }
 
-    fn percent(&mut self, chance: u32) -> bool {
+    pub(super) fn percent(&mut self, chance: u32) -> bool {
         self.below(100) < chance
     }
 
-    fn time(&mut self, limit: Duration) -> Duration {
+    pub(super) fn time(&mut self, limit: Duration) -> Duration {
         limit.mul_f64(self.below(1 << 20) as f64 / f64::from(1 << 20))
     }
 }

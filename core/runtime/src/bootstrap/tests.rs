@@ -35,7 +35,7 @@ fn join_all(
 #[test]
 fn all_ranks_get_all_infos() {
     for n in [2, 3, 8, 64] {
-        let settings = settings(5000);
+        let settings = settings(30_000);
         let (id, root) = Root::start(&settings).unwrap();
         let started = Instant::now();
         let controls = join_all(&id, &(0..n).collect::<Vec<_>>(), n, &settings);
@@ -44,24 +44,25 @@ fn all_ranks_get_all_infos() {
         for joined in controls {
             assert_eq!(joined.unwrap().1, expected);
         }
-        assert!(took < Duration::from_secs(2), "{n} ranks took {took:?}");
+        assert!(took < SECONDS, "{n} ranks took {took:?}");
         until(|| root.is_over());
     }
 }
 
+/// More would keep the processors from other tests, which have deadlines; `tests/scale` has a thousand.
 #[test]
-fn a_thousand_ranks() {
-    let settings = settings(20_000);
+fn hundreds_of_ranks() {
+    let settings = settings(60_000);
     let (id, _root) = Root::start(&settings).unwrap();
     let started = Instant::now();
-    let controls = join_all(&id, &(0..1024).collect::<Vec<_>>(), 1024, &settings);
-    println!("1024 ranks joined in {:?}", started.elapsed());
+    let controls = join_all(&id, &(0..256).collect::<Vec<_>>(), 256, &settings);
+    println!("256 ranks joined in {:?}", started.elapsed());
     assert!(controls.iter().all(Result::is_ok));
 }
 
 #[test]
 fn a_missing_rank_is_named() {
-    let settings = settings(300);
+    let settings = settings(1500);
     let (id, _root) = Root::start(&settings).unwrap();
     let started = Instant::now();
     for result in join_all(&id, &[0, 1, 3], 4, &settings) {
@@ -70,20 +71,20 @@ fn a_missing_rank_is_named() {
         let text = error.cause();
         assert!(
             text.starts_with(
-                "3 of 4 ranks joined within 0.3 s; missing: rank 2; present: rank 0 at 127.0.0.1:"
+                "3 of 4 ranks joined within 1.5 s; missing: rank 2; present: rank 0 at 127.0.0.1:"
             ),
             "{text}"
         );
         assert!(text.contains(&format!("pid {}", std::process::id())), "{text}");
     }
-    assert!(started.elapsed() < Duration::from_millis(1000));
+    assert!(started.elapsed() < SECONDS);
     let late = join(&id, Rank(2), 4, Vec::new(), &settings).unwrap_err();
     assert!(late.cause().contains("before this rank came: 3 of 4 ranks joined"), "{late}");
 }
 
 #[test]
 fn a_failing_rank_fails_all_with_its_reason() {
-    let settings = settings(5000);
+    let settings = settings(30_000);
     let (id, root) = Root::start(&settings).unwrap();
     thread::scope(|scope| {
         let ranks: Vec<_> = (0..2)
@@ -109,7 +110,7 @@ fn a_failing_rank_fails_all_with_its_reason() {
 
 #[test]
 fn another_secret_is_refused() {
-    let settings = settings(2000);
+    let settings = settings(30_000);
     let (id, root) = Root::start(&settings).unwrap();
     let other = UniqueId::new(id.addresses().to_vec()).unwrap();
     let error = join(&other, Rank(1), 2, Vec::new(), &settings).unwrap_err();
@@ -122,7 +123,7 @@ fn another_secret_is_refused() {
 #[test]
 fn strangers_neither_delay_nor_end_joining() {
     let settings =
-        BootstrapSettings { strangers: 8, stranger_deadline: Duration::from_millis(100), ..settings(5000) };
+        BootstrapSettings { strangers: 8, stranger_deadline: Duration::from_secs(2), ..settings(30_000) };
     let (id, root) = Root::start(&settings).unwrap();
     let address = id.addresses()[0];
     let silent: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -135,10 +136,10 @@ fn strangers_neither_delay_nor_end_joining() {
     let started = Instant::now();
     let joined = join_all(&id, &[0, 1, 2], 3, &settings);
     assert!(joined.iter().all(Result::is_ok));
-    assert!(started.elapsed() < Duration::from_millis(500));
+    assert!(started.elapsed() < SECONDS);
     // Every stranger is let go, also those that never say a word.
     for mut stream in silent {
-        stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        stream.set_read_timeout(Some(SECONDS)).unwrap();
         let mut rest = Vec::new();
         let ended = stream.read_to_end(&mut rest);
         assert!(!matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock), "{ended:?}");
@@ -149,7 +150,7 @@ fn strangers_neither_delay_nor_end_joining() {
 
 #[test]
 fn ranks_may_come_before_the_root() {
-    let settings = settings(5000);
+    let settings = settings(30_000);
     let address = tcp::listen(&settings).unwrap().local_addr().unwrap();
     let id = UniqueId::agreed(vec![address], "sesame");
     thread::scope(|scope| {
@@ -172,7 +173,7 @@ fn an_absent_root_is_named_with_the_reason() {
 
 #[test]
 fn disagreement_names_both_sides() {
-    let settings = settings(5000);
+    let settings = settings(30_000);
     let (id, _root) = Root::start(&settings).unwrap();
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(|| join(&id, Rank(0), 4, Vec::new(), &settings).unwrap_err());
@@ -245,11 +246,15 @@ fn one_rank_needs_nothing() {
     assert!(join(&id, Rank(3), 3, Vec::new(), &settings(100)).is_err());
 }
 
-/// Waits up to two seconds for `done`.
+/// Waits for `done`.
 fn until(done: impl Fn() -> bool) {
     let started = Instant::now();
     while !done() {
-        assert!(started.elapsed() < Duration::from_secs(2), "waited for two seconds");
+        assert!(started.elapsed() < SECONDS, "waited for {SECONDS:?}");
         thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// Far longer than what needs no waiting takes, far shorter than the deadlines: on a busy machine a thread may
+/// get no turn for a second.
+const SECONDS: Duration = Duration::from_secs(8);

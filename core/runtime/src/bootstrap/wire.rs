@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::bootstrap::infos::Infos;
+use crate::bootstrap::machine::Ending;
 use crate::bootstrap::process::Process;
+use crate::bootstrap::roots::Claim;
 use crate::error::Fault;
 use crate::observe::board::Snapshot;
 
@@ -43,6 +45,10 @@ pub(crate) enum ToRoot {
     Begin { branch: u64, rank: u32, n: u32, body: ByteBuf },
     /// What I say in communicator `branch`.
     Branch { branch: u64, body: ByteBuf },
+    /// What I say first, where the ranks meet at several roots and I know of all.
+    Share { claim: Claim, first: ByteBuf },
+    /// I am another root of those, and speak for the ranks that came to me.
+    Represent { claim: Claim, process: Process },
 }
 
 /// What the root says to a member.
@@ -50,8 +56,9 @@ pub(crate) enum ToRoot {
 pub(crate) enum ToMember {
     /// Joining failed.
     Refused(Refusal),
-    /// Everybody is here: their infos by rank, the process that runs the root, and the ranks in it.
-    Table { infos: Infos, root: Process, hosts: Vec<u32> },
+    /// Everybody is here: their infos by rank, the process that runs the root, and the ranks in it; the same
+    /// of the head, if the root is a deputy.
+    Table { infos: Infos, root: Process, hosts: Vec<u32>, head: Option<Host> },
     /// Round `round` is complete.
     Gathered { round: u64, infos: Infos },
     /// Round `round` will never be complete.
@@ -70,6 +77,19 @@ pub(crate) enum ToMember {
     Ask { question: u64 },
     /// What I say in communicator `branch`.
     Branch { branch: u64, body: ByteBuf },
+    /// The service goes no further, because a root of it ended after the ranks in its process had left.
+    Ended { text: String },
+    /// I am a deputy, and my connection to the head ended.
+    HeadLost { why: Ending },
+    /// I am a deputy, and the head does not answer me, or does so again.
+    HeadSilent { silent: bool },
+}
+
+/// A process that runs a root, and the ranks of a communicator in it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Host {
+    pub(crate) process: Process,
+    pub(crate) ranks: Vec<u32>,
 }
 
 /// Why joining or a round failed.
@@ -188,6 +208,11 @@ pub(crate) fn encode_in(branch: u64, message: &ToRoot) -> Frame {
     }
 }
 
+/// What is in a frame.
+pub(crate) fn body_of(frame: &[u8]) -> &[u8] {
+    frame.get(LENGTH_BYTES..).unwrap_or_default()
+}
+
 /// What is in the frame of `message`.
 pub(crate) fn body<M: Serialize>(message: &M) -> Vec<u8> {
     // As in `encode`.
@@ -196,20 +221,89 @@ pub(crate) fn body<M: Serialize>(message: &M) -> Vec<u8> {
 
 /// The frame of what the root says in communicator `branch`, from its frame there.
 pub(crate) fn in_branch(branch: u64, frame: &[u8]) -> Frame {
-    let body = blob(frame.get(LENGTH_BYTES..).unwrap_or_default());
+    let body = blob(body_of(frame));
     encode(&ToMember::Branch { branch, body })
 }
 
 /// A message that is of a branch, if it is one.
 pub(crate) fn of_branch(body: &[u8]) -> Option<ToRoot> {
     // Variants travel as their numbers; all others need not be read twice.
-    let may_be = body.first().is_some_and(|variant| *variant >= FIRST_OF_BRANCHES);
+    let may_be = body.first().is_some_and(|variant| OF_BRANCHES.contains(variant));
     may_be.then(|| decode(body)).flatten()
 }
 
 /// The same of what the root says.
 pub(crate) fn of_branch_of_root(body: &[u8]) -> Option<ToMember> {
     (body.first() == Some(&BRANCH_OF_ROOT)).then(|| decode(body)).flatten()
+}
+
+/// Whether the root speaks of the head, to all communicators on the connection.
+pub(crate) fn is_about_head(body: &[u8]) -> bool {
+    body.first().is_some_and(|variant| ABOUT_HEAD.contains(variant))
+}
+
+/// Whether this can be said only where there are several roots.
+pub(crate) fn is_of_several(body: &[u8]) -> bool {
+    body.first().is_some_and(|variant| OF_SEVERAL.contains(variant))
+}
+
+/// What a deputy has to know of what a member says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Ping,
+    /// For another rank of the communicator that the connection was made for.
+    Relay,
+    /// The rank leaves that communicator.
+    Leave,
+    /// A part of something that all ranks, or those of a branch, say at about the same time.
+    Round,
+    /// Why is an operation late?
+    Question,
+    Other,
+}
+
+impl Kind {
+    pub(crate) fn of(body: &[u8]) -> Kind {
+        match (body.first(), of_branch(body)) {
+            (_, Some(ToRoot::Begin { .. })) => Kind::Round,
+            (_, Some(ToRoot::Branch { body, .. })) => match body.first() {
+                Some(&GATHER) => Kind::Round,
+                Some(&DIAGNOSE) => Kind::Question,
+                _ => Kind::Other,
+            },
+            (Some(&GATHER), _) => Kind::Round,
+            (Some(&RELAY), _) => Kind::Relay,
+            (Some(&PING), _) => Kind::Ping,
+            (Some(&LEAVE), _) => Kind::Leave,
+            (Some(&DIAGNOSE), _) => Kind::Question,
+            _ => Kind::Other,
+        }
+    }
+}
+
+/// What a deputy has to know of what the head says to a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Word {
+    Refused,
+    Table,
+    /// What does your board show? In any communicator.
+    Ask,
+    Other,
+}
+
+impl Word {
+    pub(crate) fn of(body: &[u8]) -> Word {
+        match body.first() {
+            Some(&REFUSED) => Word::Refused,
+            Some(&TABLE) => Word::Table,
+            Some(&ASK) => Word::Ask,
+            Some(&BRANCH_OF_ROOT) => match of_branch_of_root(body) {
+                Some(ToMember::Branch { body, .. }) if body.first() == Some(&ASK) => Word::Ask,
+                _ => Word::Other,
+            },
+            _ => Word::Other,
+        }
+    }
 }
 
 /// `bytes` as they are sent.
@@ -279,8 +373,22 @@ impl Decoder {
 }
 
 const LENGTH_BYTES: usize = 4;
-/// The number of [`ToRoot::Begin`]; only [`ToRoot::Branch`] comes after it.
-const FIRST_OF_BRANCHES: u8 = 10;
+/// The numbers of variants of [`ToRoot`].
+const GATHER: u8 = 2;
+const RELAY: u8 = 3;
+const PING: u8 = 4;
+const LEAVE: u8 = 5;
+const DIAGNOSE: u8 = 8;
+/// The numbers of variants of [`ToMember`].
+const REFUSED: u8 = 0;
+const TABLE: u8 = 1;
+const ASK: u8 = 9;
+/// The numbers of [`ToRoot::Begin`] and [`ToRoot::Branch`].
+const OF_BRANCHES: std::ops::RangeInclusive<u8> = 10..=11;
+/// The numbers of [`ToRoot::Share`] and [`ToRoot::Represent`].
+const OF_SEVERAL: std::ops::RangeInclusive<u8> = 12..=13;
+/// The numbers of [`ToMember::HeadLost`] and [`ToMember::HeadSilent`].
+const ABOUT_HEAD: std::ops::RangeInclusive<u8> = 12..=13;
 /// The number of [`ToMember::Branch`].
 const BRANCH_OF_ROOT: u8 = 10;
 /// The longest frame before the handshake is over.
@@ -325,7 +433,7 @@ mod tests {
     fn messages_of_branches_are_told_from_others() {
         assert!(messages().iter().all(|message| of_branch(&body(message)).is_none()));
         let begin = ToRoot::Begin { branch: 7, rank: 1, n: 2, body: blob(b"b") };
-        assert_eq!(body(&begin)[0], FIRST_OF_BRANCHES);
+        assert_eq!(body(&begin)[0], *OF_BRANCHES.start());
         assert_eq!(of_branch(&body(&begin)), Some(begin));
         let frame = encode_in(7, &ToRoot::Ping);
         let wrapped = ToRoot::Branch { branch: 7, body: body(&ToRoot::Ping).into() };
@@ -335,8 +443,40 @@ mod tests {
         let Some(ToMember::Branch { branch: 9, body }) = of_branch_of_root(&in_branch(9, &inner)[4..]) else {
             panic!("it is the root's word in branch 9");
         };
-        assert!(of_branch_of_root(&inner[4..]).is_none());
+        assert!(of_branch_of_root(&inner[4..]).is_none() && !is_about_head(&inner[4..]));
+        let lost = ToMember::HeadLost { why: Ending::Closed };
+        assert!(is_about_head(&super::body(&lost)));
+        assert!(is_about_head(&super::body(&ToMember::HeadSilent { silent: true })));
+        assert!(!is_about_head(&super::body(&ToMember::Ended { text: String::new() })));
         assert_eq!(decode::<ToMember>(&body), Some(ToMember::Pong));
+    }
+
+    #[test]
+    fn deputies_know_what_passes_by() {
+        let gather = ToRoot::Gather { round: 1, remaining_ms: 2, info: blob(b"i") };
+        let diagnose = ToRoot::Diagnose { sequence: 1, waiting_for: None };
+        let leave = ToRoot::Leave { last_entered: None, last_completed: None };
+        let abort = ToRoot::Abort { reason: "r".into() };
+        let begin = ToRoot::Begin { branch: 1, rank: 0, n: 1, body: blob(b"b") };
+        let kind = |message: &ToRoot| Kind::of(&super::body(message));
+        let in_branch_kind = |message: &ToRoot| Kind::of(body_of(&encode_in(3, message)));
+        assert_eq!([kind(&gather), kind(&begin), in_branch_kind(&gather)], [Kind::Round; 3]);
+        assert_eq!([kind(&diagnose), in_branch_kind(&diagnose)], [Kind::Question; 2]);
+        assert_eq!(
+            (kind(&ToRoot::Ping), kind(&messages()[1]), kind(&leave)),
+            (Kind::Ping, Kind::Relay, Kind::Leave)
+        );
+        assert_eq!([kind(&abort), in_branch_kind(&abort), in_branch_kind(&leave)], [Kind::Other; 3]);
+        let refusal = Refusal { fault: FaultCode::Usage, text: "t".into() };
+        let process = Process { pid: 3, host_id: 9, host: "h".into() };
+        let table =
+            ToMember::Table { infos: Infos(Vec::new()), root: process, hosts: Vec::new(), head: None };
+        let ask = ToMember::Ask { question: 3 };
+        let word = |message: &ToMember| Word::of(&super::body(message));
+        let in_branch_word = |message: &ToMember| Word::of(body_of(&in_branch(4, &encode(message))));
+        assert_eq!([word(&ask), in_branch_word(&ask)], [Word::Ask; 2]);
+        assert_eq!((word(&ToMember::Refused(refusal)), word(&table)), (Word::Refused, Word::Table));
+        assert_eq!([word(&ToMember::Pong), in_branch_word(&table)], [Word::Other; 2]);
     }
 
     #[test]

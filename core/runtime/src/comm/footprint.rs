@@ -63,13 +63,13 @@ mod tests {
         let (edges, lines) = (l * channels * 3, slots.max(64));
         let payload_bytes = pages(lines * s.min(4096)) + pages(slots * s);
         let shared_bytes = 4096 + pages(edges * (128 + 64 * lines)) + edges * payload_bytes;
-        let ends = 2 * 3 * channels * (n - l);
+        let connections = 3 * channels * (n - l);
         Footprint {
             shared_bytes,
             mapped_bytes: l * shared_bytes,
-            private_bytes: ends * (slots + 1) * (64 + 4 * s),
-            connections: ends,
-            sockets: 1 + ends,
+            private_bytes: 2 * connections * slots * (64 + 4 * s),
+            connections,
+            sockets: 1 + connections,
         }
     }
 

@@ -1,18 +1,20 @@
 //! What every rank tells every other when joining, and what they must agree on.
 //!
-//! A hello is what ranks of one process mostly have in common, behind its length, and what is a rank's own.
-//! The common part is read once for all ranks that say the same.
+//! A hello is what ranks must agree on, behind its length, and where the rank is: what ranks of one process have in
+//! common, behind its length, and what is its own. Both lengths are there so that what ranks have in common is read
+//! once for all that say the same. Where a rank is may also travel by itself, out of band.
 
 use std::sync::Arc;
 
 use ccl_plan::Rank;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Difference};
 use crate::error::{Error, Fault, Result};
-use crate::transport::{ProcessInfo, SeatInfo, TransportInfo};
+use crate::transport::{ProcessInfo, TransportInfo};
 
-/// The part of a hello that ranks of one process mostly have in common.
+/// What ranks must agree on.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Common {
     pub(super) version: String,
@@ -21,38 +23,60 @@ pub(super) struct Common {
     /// Algorithms of the user's: name and digest of each program.
     pub(super) programs: String,
     pub(super) agreed: Vec<(String, String)>,
-    pub(super) process: Arc<ProcessInfo>,
 }
 
-/// A rank's hello as it is sent.
-pub(super) fn write(common: &Common, seat: &SeatInfo) -> Result<Vec<u8>> {
-    let bug = |error: &dyn std::fmt::Display| Error::bug(format!("join information: {error}"));
-    let common = serde_json::to_vec(common).map_err(|error| bug(&error))?;
-    let seat = postcard::to_stdvec(seat).map_err(|error| bug(&error))?;
-    Ok([&(common.len() as u32).to_le_bytes()[..], &common, &seat].concat())
+/// The part of a hello on which ranks must agree.
+pub(super) fn write(common: &Common) -> Result<Vec<u8>> {
+    serde_json::to_vec(common).map(|common| behind_length(&common)).map_err(|error| unwritable(&error))
 }
 
-/// The transport infos of all ranks, once they agree with this one on what they must. The first rank that
-/// differs is named with both values.
-pub(super) fn read_all(hellos: &[Vec<u8>], rank: Rank, config: &Config) -> Result<Vec<TransportInfo>> {
+/// The part that says where a rank is.
+pub(super) fn write_place(info: &TransportInfo) -> Result<Vec<u8>> {
+    let process = serde_json::to_vec(&*info.process).map_err(|error| unwritable(&error))?;
+    let seat = postcard::to_stdvec(&info.seat).map_err(|error| unwritable(&error))?;
+    Ok([behind_length(&process), seat].concat())
+}
+
+/// What stands in the hellos behind the part on which ranks must agree, once all agree with this one. The first
+/// rank that differs is named with both values.
+pub(super) fn agreed<'a>(hellos: &'a [Vec<u8>], rank: Rank, config: &Config) -> Result<Vec<&'a [u8]>> {
     let (own, _) = split(rank, &hellos[rank.index()])?;
     let own_common = parse(rank, own)?;
-    let (mut last_bytes, mut last) = (own, Arc::clone(&own_common.process));
-    let mut infos = Vec::with_capacity(hellos.len());
+    let mut last = own;
+    let mut places = Vec::with_capacity(hellos.len());
     for (from, bytes) in (0..).map(Rank).zip(hellos) {
-        let (common, seat) = split(from, bytes)?;
-        if common != last_bytes {
-            let parsed = parse(from, common)?;
-            agree(&parsed, from, &own_common, rank, config)?;
-            (last_bytes, last) = (common, Arc::clone(&parsed.process));
+        let (common, place) = split(from, bytes)?;
+        if common != last {
+            agree(&parse(from, common)?, from, &own_common, rank, config)?;
+            last = common;
         }
-        let seat: SeatInfo = postcard::from_bytes(seat).map_err(|error| unreadable(from, &error))?;
-        infos.push(TransportInfo { process: Arc::clone(&last), seat });
+        places.push(place);
+    }
+    Ok(places)
+}
+
+/// Where all ranks are.
+pub(super) fn places<B: AsRef<[u8]>>(places: &[B]) -> Result<Vec<TransportInfo>> {
+    let mut last: Option<(&[u8], Arc<ProcessInfo>)> = None;
+    let mut infos = Vec::with_capacity(places.len());
+    for (from, bytes) in (0..).map(Rank).zip(places) {
+        let (bytes, seat) = split(from, bytes.as_ref())?;
+        let process = match &last {
+            Some((same, process)) if *same == bytes => Arc::clone(process),
+            _ => Arc::new(parse(from, bytes)?),
+        };
+        let seat = postcard::from_bytes(seat).map_err(|error| unreadable(from, &error))?;
+        last = Some((bytes, Arc::clone(&process)));
+        infos.push(TransportInfo { process, seat });
     }
     Ok(infos)
 }
 
-/// The common part and the rank's own.
+fn behind_length(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat()
+}
+
+/// What stands behind its length, and the rest.
 fn split(from: Rank, bytes: &[u8]) -> Result<(&[u8], &[u8])> {
     let parts = bytes
         .split_first_chunk::<4>()
@@ -60,8 +84,12 @@ fn split(from: Rank, bytes: &[u8]) -> Result<(&[u8], &[u8])> {
     parts.ok_or_else(|| unreadable(from, &"too few bytes"))
 }
 
-fn parse(from: Rank, common: &[u8]) -> Result<Common> {
-    serde_json::from_slice(common).map_err(|error| unreadable(from, &error))
+fn parse<T: DeserializeOwned>(from: Rank, bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|error| unreadable(from, &error))
+}
+
+fn unwritable(error: &dyn std::fmt::Display) -> Error {
+    Error::bug(format!("join information: {error}"))
 }
 
 fn unreadable(from: Rank, error: &dyn std::fmt::Display) -> Error {
@@ -121,6 +149,8 @@ fn difference(difference: &Difference, rank: Rank, other: Rank) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::infos::Infos;
+    use crate::transport::SeatInfo;
 
     fn hello(config: &Config, version: &str, host: &str, descriptor: i32) -> Vec<u8> {
         hello_with(config, (version, ""), host, descriptor)
@@ -146,9 +176,10 @@ mod tests {
             network: String::new(),
             programs: programs.to_owned(),
             agreed,
-            process: Arc::new(process),
         };
-        write(&common, &SeatInfo { mailbox: None, descriptor, nonce: [descriptor as u8; 32] }).unwrap()
+        let seat = SeatInfo { mailbox: None, descriptor, nonce: [descriptor as u8; 32] };
+        let place = write_place(&TransportInfo { process: Arc::new(process), seat }).unwrap();
+        [write(&common).unwrap(), place].concat()
     }
 
     #[test]
@@ -157,7 +188,7 @@ mod tests {
         let hosts = ["a", "a", "b", "b", "a"];
         let hellos: Vec<_> = (0..).zip(hosts).map(|(rank, host)| hello(&config, "1", host, rank)).collect();
         for rank in [0, 3] {
-            let infos = read_all(&hellos, Rank(rank), &config).unwrap();
+            let infos = places(&agreed(&hellos, Rank(rank), &config).unwrap()).unwrap();
             for (rank, (info, host)) in (0..).zip(infos.iter().zip(hosts)) {
                 assert_eq!((info.process.host.as_str(), info.seat.descriptor), (host, rank));
             }
@@ -176,10 +207,38 @@ mod tests {
             (hello_with(&config, ("1", "mine abcd"), "a", 1), "found none on rank 0 and mine abcd on rank 1"),
             (vec![1, 2, 3], "too few bytes"),
             ([&same()[..4], b"nonsense"].concat(), "too few bytes"),
+            (behind_length(&same()), "expected the join information"),
         ] {
-            let error = read_all(&[same(), odd], Rank(0), &config).unwrap_err();
+            let error = agreed(&[same(), odd], Rank(0), &config).unwrap_err();
             assert_eq!(*error.fault(), Fault::Remote { rank: Rank(1) });
             assert!(error.to_string().contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn ranks_that_join_in_band_and_out_of_band_are_told_apart_before_anything_else() {
+        let config = Config::default();
+        let out_of_band = Config::from_vars([("NCCL_OOB_NET_ENABLE", "1")]).unwrap();
+        let (here, apart) = (hello(&config, "1", "a", 0), hello(&out_of_band, "1", "a", 1));
+        let own_part = split(Rank(1), &apart).unwrap().1.len();
+        let apart = apart[..apart.len() - own_part].to_vec();
+        for (rank, config) in [(0, &config), (1, &out_of_band)] {
+            let error = agreed(&[here.clone(), apart.clone()], Rank(rank), config).unwrap_err().to_string();
+            assert!(error.contains("CCL_OOB_NET_ENABLE") && error.contains("1 on rank 1"), "{error}");
+        }
+        let cut = places(&[b"1234".as_slice()]).unwrap_err();
+        assert_eq!(*cut.fault(), Fault::Remote { rank: Rank(0) });
+    }
+
+    #[test]
+    fn what_goes_through_the_roots_is_the_same_for_all_ranks_if_places_travel_out_of_band() {
+        let config = Config::default();
+        let all = |rank| hello(&config, "1", "a", rank);
+        let in_band = Infos((0..1024).map(all).collect());
+        let cut = |hello: Vec<u8>| hello[..4 + split(Rank(0), &hello).unwrap().0.len()].to_vec();
+        let out_of_band = Infos((0..1024).map(|rank| cut(all(rank))).collect());
+        let bytes = [in_band, out_of_band].map(|infos| postcard::to_stdvec(&infos).unwrap().len());
+        println!("a table of 1,024 ranks: {} bytes in band, {} out of band", bytes[0], bytes[1]);
+        assert!(bytes[1] < 4 * 1024 + 2048 && 5 * bytes[1] < bytes[0], "{bytes:?}");
     }
 }

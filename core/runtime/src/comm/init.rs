@@ -10,7 +10,7 @@ use ccl_plan::Rank;
 use ccl_plugin_host::NetPlugin;
 
 use super::hello::{self, Common};
-use super::{Communicator, Ownership, network};
+use super::{Communicator, Ownership, network, out_of_band};
 use crate::bootstrap::{self, BootstrapSettings, Root, UniqueId};
 use crate::config::Config;
 use crate::control::Control;
@@ -19,6 +19,7 @@ use crate::discover::launcher::Job;
 use crate::discover::topology;
 use crate::error::{Error, Result};
 use crate::exec;
+use crate::exec::Tuning;
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Plans, Reach};
 use crate::transport::{
@@ -49,8 +50,8 @@ impl Communicator {
         if job.nranks == 1 {
             return Communicator::alone(config);
         }
-        let id = exchange_id(job, config)?;
-        Communicator::init_rank(&id, job.rank, job.nranks, config)
+        let ids = exchange_ids(job, config)?;
+        Communicator::init_rank_scalable(&ids, job.rank, job.nranks, config)
     }
 
     /// A communicator of one rank: no socket, no thread.
@@ -60,7 +61,7 @@ impl Communicator {
     /// No memory to be had.
     pub fn alone(config: &Config) -> Result<Communicator> {
         crate::log::install(config)?;
-        let (mut fabric, hello) = open(None, Rank(0), 1, config)?;
+        let (mut fabric, hello) = open(&[], Rank(0), 1, config)?;
         let control = Arc::new(Control::alone(&BootstrapSettings::from_config(config, None)));
         let deadline = Instant::now() + config.init_timeout();
         connect(&mut fabric, &control, &[hello], (Rank(0), config), deadline)?;
@@ -76,22 +77,36 @@ impl Communicator {
     /// Missing ranks by name, with those present; a setting on which ranks disagree, with both values;
     /// a rank that failed, with its reason; addresses that cannot be reached.
     pub fn init_rank(id: &UniqueId, rank: Rank, n: u32, config: &Config) -> Result<Communicator> {
+        Communicator::init_rank_scalable(std::slice::from_ref(id), rank, n, config)
+    }
+
+    /// As [`Communicator::init_rank`], for many ranks: with k unique ids, each made by a process of its own, so that
+    /// each of those processes serves n/k ranks. Every rank calls this with the same ids in the same order, and the same n.
+    ///
+    /// Ranks are cut into k contiguous shares, the first n mod k of them one rank longer, and share i meets at
+    /// the root of `ids[i]`; that id is best made by a rank of the share, such as its first, see [`UniqueId::first_rank`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::init_rank`]; no id, more than ranks, or one twice; ranks that were given others, or in
+    /// another order.
+    pub fn init_rank_scalable(ids: &[UniqueId], rank: Rank, n: u32, config: &Config) -> Result<Communicator> {
         crate::log::install(config)?;
         let started = Instant::now();
         let settings = BootstrapSettings::from_config(config, None);
-        let opened = open(Some(id), rank, n, config);
+        let opened = open(ids, rank, n, config);
         let (mut fabric, hello) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 // The others must not wait for a rank that cannot come.
-                if let Err(second) = bootstrap::fail(id, rank, n, &error.to_string(), &settings) {
+                if let Err(second) = bootstrap::fail_several(ids, rank, n, &error.to_string(), &settings) {
                     tracing::debug!(error = %second, "could not announce a failure");
                 }
                 return Err(error.on(rank).during("init"));
             }
         };
-        let (control, hellos) =
-            bootstrap::join(id, rank, n, hello, &settings).map_err(|error| error.on(rank).during("init"))?;
+        let (control, hellos) = bootstrap::join_several(ids, rank, n, hello, &settings)
+            .map_err(|error| error.on(rank).during("init"))?;
         let control = Arc::new(control);
         connect(&mut fabric, &control, &hellos, (rank, config), started + config.init_timeout())
             .and_then(|()| Communicator::assemble(fabric, Arc::clone(&control), (rank, n), config))
@@ -119,19 +134,23 @@ impl Communicator {
         config: &Config,
     ) -> Result<Communicator> {
         // Every rank must choose alike, so one networked pair anywhere decides for all.
-        let own = fabric.start_network()?;
-        let all = Networking::of_all(&control.all_gather(own.to_vote())?);
+        let own = fabric.start_network()?.to_vote();
+        // And one tuning serves all: rank 0's, which travels with its vote.
+        let tuning = if rank.0 == 0 { Tuning::of(config)? } else { None }.map(|tuning| tuning.to_toml());
+        let votes = control.all_gather([own, tuning.unwrap_or_default().into_bytes()].concat())?;
+        let all = Networking::of_all(&votes);
+        let tuning = Tuning::parse(&Networking::beside(&votes[0]))
+            .map_err(|error| Error::bug(format!("the tuning of rank 0: {error}")))?;
         let direct = config.direct() > 0 && fabric.reads_directly();
+        let cores = fabric.cores_of_one_host()?;
         let reach = match all.used {
-            true => match fabric.ranks_per_core_of_one_host()? {
-                Some(ranks_per_core) => Reach::Loopback { ranks_per_core },
-                None => Reach::Network,
-            },
+            true if cores > 0 => Reach::Loopback,
+            true => Reach::Network,
             false if direct => Reach::MemoryDirect,
             false => Reach::Memory,
         };
         let network_only = all.used && !all.memory;
-        let selection = plans::selection(config, n, reach)?;
+        let selection = plans::tuned_selection(config, n, (reach, cores), &tuning)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
         let direct_bytes =
             (reach == Reach::MemoryDirect).then(|| (config.direct() as usize).min(fabric.slot_bytes()));
@@ -139,7 +158,7 @@ impl Communicator {
         let chunk_bytes = chunk_bytes.min(slot_bytes);
         let (lends_on_the_way, mapped_bytes) = (network_only && all.lends, config.mapped() as usize);
         let cut = Cut { slot_bytes, chunk_bytes, direct_bytes, lends_on_the_way, mapped_bytes };
-        let mut plans = Plans::new((rank, n), cut, selection);
+        let mut plans = Plans::new((rank, n), cut, reach, selection, fabric.nodes()?);
         if fabric.one_process() {
             plans.expect_mapped();
         }
@@ -218,6 +237,14 @@ impl UniqueId {
         Ok(id)
     }
 
+    /// The first rank of share `index` of k, of n ranks: who should make id `index` of k for
+    /// [`Communicator::init_rank_scalable`].
+    ///
+    /// With k of 0, an index from k on, or fewer ranks than ids, there is no such rank.
+    pub fn first_rank(index: u32, n: u32, k: u32) -> Option<Rank> {
+        (index < k && k <= n).then(|| Rank(bootstrap::roots::share(index, n, k).start))
+    }
+
     /// A new id for ranks of this host only: the root listens on the loopback interface.
     ///
     /// # Errors
@@ -230,19 +257,19 @@ impl UniqueId {
     }
 }
 
-/// Rank 0 makes the id, the launcher's store carries it.
-fn exchange_id(job: &Job, config: &Config) -> Result<UniqueId> {
+/// Rank 0 makes the id, the launcher's store carries it; or the first rank of each share makes one.
+fn exchange_ids(job: &Job, config: &Config) -> Result<Vec<UniqueId>> {
     let generate = if job.is_on_one_node() { UniqueId::generate_local } else { UniqueId::generate };
     let deadline = Instant::now() + config.init_timeout();
     let make = || generate(config).map(|id| id.to_bytes());
-    let bytes = bootstrap::store::exchange_id(job, config, deadline, make)?;
-    UniqueId::from_bytes(&bytes)
+    let ids = bootstrap::store::exchange_ids(job, config, deadline, make)?;
+    ids.iter().map(|bytes| UniqueId::from_bytes(bytes)).collect()
 }
 
 /// Opens the fabric; the bytes to join with.
-fn open(id: Option<&UniqueId>, rank: Rank, n: u32, config: &Config) -> Result<(Fabric, Vec<u8>)> {
+fn open(ids: &[UniqueId], rank: Rank, n: u32, config: &Config) -> Result<(Fabric, Vec<u8>)> {
     topology::at_init(rank, config)?;
-    open_with(&transport_settings(id, n, config)?, rank, n, config)
+    open_with(&transport_settings(ids, n, config)?, rank, n, config)
 }
 
 /// The same with given settings.
@@ -260,9 +287,11 @@ pub(super) fn open_with(
         network,
         programs: exec::user_programs(config)?,
         agreed,
-        process: Arc::clone(&transport.process),
     };
-    let bytes = hello::write(&common, &transport.seat)?;
+    let mut bytes = hello::write(&common)?;
+    if !goes_out_of_band(n, config) {
+        bytes.extend(hello::write_place(&transport)?);
+    }
     Ok((fabric, bytes))
 }
 
@@ -280,9 +309,22 @@ pub(super) fn connect(
     (rank, config): (Rank, &Config),
     deadline: Instant,
 ) -> Result<()> {
-    let infos = hello::read_all(hellos, rank, config)?;
+    let places = hello::agreed(hellos, rank, config)?;
     let relay: Arc<dyn Relay> = Arc::clone(control) as Arc<dyn Relay>;
+    let infos = if goes_out_of_band(control.n(), config) {
+        let own = hello::write_place(fabric.info())?;
+        // Ranks come to joining when they like, but to this at one time: then none gives up before the others.
+        let deadline = Instant::now() + config.init_timeout();
+        hello::places(&out_of_band::all_gather(fabric, control, own, config.oob_net_ifname(), deadline)?)?
+    } else {
+        hello::places(&places)?
+    };
     fabric.connect(&relay, infos, deadline)
+}
+
+/// Whether ranks tell each other where they are over the network and not through the roots.
+fn goes_out_of_band(n: u32, config: &Config) -> bool {
+    config.oob_net_enable() && n > 1
 }
 
 /// The address that others can reach this host at.
@@ -296,24 +338,35 @@ fn best_address(config: &Config) -> Result<IpAddr> {
     Ok(best.address.ip)
 }
 
-/// The root's address, unless it is one that only this host has.
-fn root_beyond_this_host(id: Option<&UniqueId>) -> Option<IpAddr> {
-    let root = id?.addresses().first()?.ip();
-    (!root.is_loopback()).then_some(root)
+/// A root's address, unless it is one that only this host has.
+fn root_beyond_this_host(ids: &[UniqueId]) -> Option<IpAddr> {
+    let addresses = ids.iter().filter_map(|id| id.addresses().first());
+    addresses.map(|root| root.ip()).find(|root| !root.is_loopback())
 }
 
-fn transport_settings(id: Option<&UniqueId>, n: u32, config: &Config) -> Result<TransportSettings> {
+/// What only the ranks of these ids can derive.
+fn secret_of(ids: &[UniqueId]) -> [u8; 32] {
+    match ids {
+        [] => blake3::derive_key("ccl 2026 transport", &[0; UniqueId::SIZE_BYTES]),
+        ids => {
+            let bytes: Vec<u8> = ids.iter().flat_map(UniqueId::to_bytes).collect();
+            blake3::derive_key("ccl 2026 transport", &bytes)
+        }
+    }
+}
+
+fn transport_settings(ids: &[UniqueId], n: u32, config: &Config) -> Result<TransportSettings> {
     let shared_memory = if config.shm_disable() { SharedMemory::Avoid } else { SharedMemory::Use };
     Ok(TransportSettings {
         shared_memory,
         host: config.hostid().map(str::to_owned),
-        secret: blake3::derive_key("ccl 2026 transport", &id.map(UniqueId::to_bytes).unwrap_or([0; _])),
+        secret: secret_of(ids),
         wait: WaitSettings { spin: config.spin(), ..WaitSettings::default() },
         faults: config.fault().map_or(Ok(Vec::new()), FaultRule::parse)?,
         net: if n == 1 {
             NetSettings::default()
         } else {
-            network::settings(config, root_beyond_this_host(id))?
+            network::settings(config, root_beyond_this_host(ids))?
         },
         ..edge_settings(n, config)
     })

@@ -1,11 +1,13 @@
 //! Communicators: a fixed set of ranks, and the calls they make together.
 
+mod explain;
 mod footprint;
 pub(crate) mod group;
 mod hello;
 mod init;
 pub mod local;
 pub mod network;
+mod out_of_band;
 mod progress;
 pub(crate) mod scope;
 pub(crate) mod shared;
@@ -30,6 +32,7 @@ use crate::memory::Footprint;
 use crate::request::Request;
 use crate::transport::Path;
 
+pub use self::explain::Explanation;
 pub use self::init::{Joining, JoiningState};
 
 /// One rank's handle on a communicator.

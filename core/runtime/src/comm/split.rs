@@ -21,7 +21,8 @@ impl Communicator {
     ///
     /// The new communicator has the settings of this one and uses its control connection, so nobody listens
     /// or connects for it: ranks of one host need no socket at all. Over a network its edges connect when
-    /// they are first used. Either may be dropped first. Aborting this one aborts what was made from it; any
+    /// they are first used. With `CCL_OOB_NET_ENABLE` infos travel over the network, on connections that are closed
+    /// before this returns. Either may be dropped first. Aborting this one aborts what was made from it; any
     /// other failure stays with the communicators whose ranks it concerns.
     ///
     /// # Errors

@@ -85,6 +85,12 @@ impl Choices {
         }
     }
 
+    /// Whether what is said of `collective` is said of it alone.
+    pub fn is_about(&self, collective: &str) -> bool {
+        let last = self.0.iter().rfind(|rule| rule.speaks_of(collective));
+        last.is_some_and(|rule| rule.collective.is_some())
+    }
+
     /// Every name that occurs, folded to lower case, so that the user of the setting can refuse those it does
     /// not know.
     pub fn names(&self) -> impl Iterator<Item = &str> {
@@ -184,6 +190,31 @@ impl Kind for Endpoint {
 
     fn print(&self) -> String {
         self.to_string()
+    }
+}
+
+/// Where ranks meet: one address, or several for as many shares of the ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoints(Vec<Endpoint>);
+
+impl Kind for Endpoints {
+    type View<'a> = &'a [Endpoint];
+
+    fn expected() -> String {
+        format!("{}, or several of them separated by commas", Endpoint::expected())
+    }
+
+    fn parse(text: &str) -> Option<Endpoints> {
+        let endpoints: Option<Vec<_>> = text.split(',').map(|one| Endpoint::parse(one.trim())).collect();
+        endpoints.map(Endpoints)
+    }
+
+    fn view(&self) -> &[Endpoint] {
+        &self.0
+    }
+
+    fn print(&self) -> String {
+        self.0.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",")
     }
 }
 

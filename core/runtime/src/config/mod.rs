@@ -35,7 +35,7 @@ mod table;
 use std::fmt;
 
 pub use builder::Builder;
-pub use choice::{Choices, Determinism, Endpoint, Family, NameFilter, PortRange, Secret};
+pub use choice::{Choices, Determinism, Endpoint, Endpoints, Family, NameFilter, PortRange, Secret};
 pub use debug::{Level, Subsystem, Subsystems};
 pub use kind::{Between, Bytes, Kind, Limit, Micros, Names, Span};
 pub use manual::settings_chapter;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::config::Config;
-use crate::config::choice::{Choices, Determinism, Endpoint, Family, NameFilter, PortRange, Secret};
+use crate::config::choice::{Choices, Determinism, Endpoints, Family, NameFilter, PortRange, Secret};
 use crate::config::debug::{Level, Subsystems};
 use crate::config::kind::{Between, Bytes, Kind, Limit, Micros, Names, Span};
 use crate::error::Result;
@@ -117,13 +117,19 @@ settings! {
         local_rank: Option<Between<0, { u32::MAX }>> = "", CCL_LOCAL_RANK, May;
         /// The number of ranks on this node, over what a launcher says.
         local_nranks: Option<Between<1, { u32::MAX }>> = "", CCL_LOCAL_NRANKS, May;
-        /// The address at which rank 0 listens and the others find it, in place of a unique id.
-        comm_id: Option<Endpoint> = "", CCL_COMM_ID [NCCL_COMM_ID], May;
+        /// The address at which rank 0 listens and the others find it, in place of a unique id. With several, the ranks
+        /// meet in as many shares, each at the address of its first rank.
+        comm_id: Option<Endpoints> = "", CCL_COMM_ID [NCCL_COMM_ID], May;
         /// Where the unique id is exchanged: `env` (what the launcher offers), `pmi`, `tcp:HOST:PORT`, `local` (one
         /// node) or `file:DIRECTORY` (shared by all nodes).
         store: String = "env", CCL_STORE, May;
         /// A secret that ranks prove to each other when they meet by CCL_COMM_ID. Prefer a file that only you can read.
         secret: Option<Secret> = "", CCL_SECRET, May;
+        /// Exchange what ranks must know of each other over the network plugin, out of band: the roots then only make the ranks
+        /// meet.
+        oob_net_enable: bool = "0", CCL_OOB_NET_ENABLE [NCCL_OOB_NET_ENABLE], Must;
+        /// The network device for that exchange, in order of preference; the first if not set.
+        oob_net_ifname: Option<NameFilter> = "", CCL_OOB_NET_IFNAME [NCCL_OOB_NET_IFNAME], May;
         /// How often ranks tell each other that they are alive; 0 never.
         heartbeat: Span = "5s", CCL_HEARTBEAT, May;
         /// A file of settings, read before `/etc/ccl.conf`, in place of `~/.ccl.conf`.
@@ -181,6 +187,10 @@ settings! {
         /// Files with programs of your own, one for a collective: verified for the number of ranks, then chosen like the
         /// library's algorithms, under the name `user`. The same texts on all ranks.
         algo_file: Names = "", CCL_ALGO_FILE, May;
+        /// A tuning file: what links cost and which algorithms won when they were measured, written by `ccl tune` or by
+        /// hand. Rank 0's serves all ranks. Not set: the file of this machine in the user's cache, if there is one;
+        /// `none`: not even that.
+        tuning_file: Option<PathBuf> = "", CCL_TUNING_FILE, May;
         /// The most channels to use.
         max_nchannels: Option<Between<1, 1024>> = "", CCL_MAX_NCHANNELS [NCCL_MAX_NCHANNELS], Must;
         /// What the bits of a result may depend on: `run` (only the same ranks and call give the same bits), `size` (not

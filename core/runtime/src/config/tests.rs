@@ -132,7 +132,7 @@ fn differences_name_both_values() {
     assert_eq!(shown, ["CCL_SLOTS: ours `16`, theirs `8`", "CCL_ALGO: ours ``, theirs `ring`"]);
     let newer: Vec<_> = ours.agreed().into_iter().skip(1).chain([("CCL_NEW", "1")]).collect();
     let shown: Vec<_> = ours.differences(&newer).iter().map(Difference::to_string).collect();
-    assert_eq!(shown, ["CCL_NET: ours ``, theirs unknown", "CCL_NEW: ours unknown, theirs `1`"]);
+    assert_eq!(shown, ["CCL_OOB_NET_ENABLE: ours `0`, theirs unknown", "CCL_NEW: ours unknown, theirs `1`"]);
 }
 
 #[test]

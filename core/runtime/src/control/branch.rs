@@ -8,7 +8,8 @@ use ccl_plan::Rank;
 use super::shared::{Shared, lock};
 use super::{Control, GRACE};
 use crate::bootstrap::process::Process;
-use crate::bootstrap::wire::{self, ToMember, ToRoot};
+use crate::bootstrap::wire::{self, Host, ToMember, ToRoot};
+use crate::control::member::Keepers;
 use crate::error::{Error, Fault, Result};
 
 /// A communicator that this rank is joining on a connection that it has.
@@ -27,9 +28,9 @@ impl Sprout {
     /// The root's first word; the communicator, if it has begun.
     pub(super) fn answered(&self, body: &[u8], parent: &Shared) -> Option<Arc<Shared>> {
         let begun = match wire::decode(body) {
-            Some(ToMember::Table { infos, root, hosts }) if infos.0.len() == self.n as usize => {
-                let (trunk, hosts) = (Arc::clone(&parent.trunk), hosts.into_iter().map(Rank).collect());
-                let of = (parent.this.clone(), (root, hosts), (trunk, self.branch));
+            Some(ToMember::Table { infos, root, hosts, head }) if infos.0.len() == self.n as usize => {
+                let keepers = Keepers { root: Host { process: root, ranks: hosts }, head };
+                let of = (parent.this.clone(), keepers, (Arc::clone(&parent.trunk), self.branch));
                 Ok((Arc::new(Shared::new((self.rank, self.n), of.0, of.1, of.2)), infos.0))
             }
             Some(ToMember::Refused(refusal)) => Err(Error::new(
@@ -42,6 +43,13 @@ impl Sprout {
         let shared = begun.as_ref().ok().map(|(shared, _)| Arc::clone(shared));
         self.settle(begun);
         shared
+    }
+
+    /// The root says this of the head.
+    pub(super) fn head_news(&self, body: &[u8]) {
+        if let Some(ToMember::HeadLost { .. }) = wire::decode(body) {
+            self.lost();
+        }
     }
 
     /// The connection ended first.
@@ -84,7 +92,7 @@ impl Control {
     /// `info`, by rank. All its ranks are ranks of this communicator, and agree on a number that is not 0 and
     /// that no other communicator on these connections has.
     ///
-    /// Blocks until all are in, at most half a second longer than the deadline.
+    /// Blocks until all are in, at most 1.5 s longer than the deadline.
     ///
     /// # Errors
     ///

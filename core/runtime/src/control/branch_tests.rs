@@ -31,7 +31,7 @@ fn gather(controls: &[Control]) {
 
 #[test]
 fn branches_talk_among_themselves_and_outlive_the_trunk() {
-    let (controls, root) = joined(6, &settings(5000));
+    let (controls, root) = joined(6, &settings(30_000));
     let made = halves(&controls);
     for _ in 0..3 {
         gather(&controls);
@@ -50,7 +50,7 @@ fn branches_talk_among_themselves_and_outlive_the_trunk() {
 
 #[test]
 fn a_death_concerns_the_branches_that_it_is_in() {
-    let (controls, _root) = joined(6, &settings(5000));
+    let (controls, _root) = joined(6, &settings(30_000));
     let made = halves(&controls);
     controls[4].die();
     for rank in [3, 5] {
@@ -66,7 +66,7 @@ fn a_death_concerns_the_branches_that_it_is_in() {
 
 #[test]
 fn an_abort_ends_what_was_made_but_not_what_it_was_made_from() {
-    let (controls, _root) = joined(4, &settings(5000));
+    let (controls, _root) = joined(4, &settings(30_000));
     let (left, right) = (halves(&controls), controls);
     left[0].abort("enough of this half");
     for control in &left[..2] {
@@ -84,7 +84,7 @@ fn an_abort_ends_what_was_made_but_not_what_it_was_made_from() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_and_one_that_fails_gives_its_reason() {
-    let (controls, _root) = joined(4, &settings(300));
+    let (controls, _root) = joined(4, &settings(1500));
     let errors = each(&controls[..3], |control| {
         control.begin(7, (control.rank(), 4), Vec::new()).err().unwrap().to_string()
     });
@@ -105,7 +105,7 @@ fn a_rank_that_does_not_come_is_named_and_one_that_fails_gives_its_reason() {
 
 #[test]
 fn joining_a_branch_ends_with_the_communicator_it_is_made_from() {
-    let (controls, _root) = joined(2, &settings(5000));
+    let (controls, _root) = joined(2, &settings(30_000));
     let started = Instant::now();
     let errors = each(&controls, |control| match control.rank() {
         Rank(0) => control.begin(3, (Rank(0), 2), Vec::new()).err(),

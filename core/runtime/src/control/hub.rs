@@ -12,16 +12,20 @@ use serde_bytes::ByteBuf;
 use crate::bootstrap::infos::Infos;
 use crate::bootstrap::machine::{Action, Conn, Ending, Joined, TABLE_BYTES, Time};
 use crate::bootstrap::process::{Life, Process};
-use crate::bootstrap::wire::{self, Cause, CauseKind, FaultCode, INFO_BYTES, Refusal, ToMember, ToRoot};
+use crate::bootstrap::wire::{
+    self, Cause, CauseKind, FaultCode, Host, INFO_BYTES, Refusal, ToMember, ToRoot,
+};
 use crate::bootstrap::words;
+use crate::control::member;
 use crate::control::verdict::{Presence, RankState, Verdict, verdict};
 use crate::observe::board::Snapshot;
 
 /// What the root knows of all members.
 pub(crate) struct Hub {
     root: Process,
-    /// The ranks in the root's process.
-    hosts: Vec<u32>,
+    /// The roots that ranks came to, this one first, and the ranks in their processes.
+    services: Vec<Host>,
+    is_branch: bool,
     life: LifeOf,
     heartbeat: Duration,
     members: BTreeMap<u32, Member>,
@@ -29,7 +33,7 @@ pub(crate) struct Hub {
     rounds: BTreeMap<u64, Round>,
     failed_rounds: BTreeMap<u64, Refusal>,
     cause: Option<Cause>,
-    /// A reported cause that becomes the elected one then, unless a death explains it.
+    /// A reported cause that becomes the elected one then, unless a death or what the blamed rank says explains it.
     reported: Option<(Time, Cause)>,
     question: Option<Question>,
     questions: u64,
@@ -37,6 +41,14 @@ pub(crate) struct Hub {
     leavers: Vec<u32>,
     announce_at: Option<Time>,
     actions: Vec<Action>,
+}
+
+/// On what terms a hub is kept.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) heartbeat: Duration,
+    /// It is of a communicator that was made from another.
+    pub(crate) is_branch: bool,
 }
 
 /// What the system says about a process, as seen from another.
@@ -49,6 +61,8 @@ struct Member {
     heard: Time,
     /// When the system was last asked about its process.
     looked: Time,
+    /// What the system says about its process on the host of the root that it came to.
+    seen: Life,
     status: Status,
 }
 
@@ -90,27 +104,34 @@ impl Question {
 }
 
 impl Hub {
-    /// The hub of these ranks; its first actions hand out the table of infos.
+    /// The hub of these ranks, who came to roots in these processes, this one first; its first actions hand out
+    /// the table of infos.
     pub(crate) fn new(
         joined: Vec<Joined>,
-        (root, life): (Process, LifeOf),
-        heartbeat: Duration,
+        (roots, life): (Vec<Process>, LifeOf),
+        terms: Terms,
         now: Time,
     ) -> (Hub, Vec<Action>) {
-        let hosted = joined.iter().filter(|member| member.process.same(&root));
-        let hosts: Vec<u32> = hosted.map(|member| member.rank).collect();
+        let hosted = |root: &Process| {
+            let those = joined.iter().filter(|member| member.process.same(root));
+            those.map(|member| member.rank).collect()
+        };
+        let services: Vec<Host> =
+            roots.into_iter().map(|process| Host { ranks: hosted(&process), process }).collect();
         let infos = Infos(joined.iter().map(|member| member.info.clone()).collect());
         let conns = joined.iter().map(|member| (member.conn, member.rank)).collect();
         let member = |new: Joined| {
             let Joined { rank, conn, address, process, .. } = new;
-            (rank, Member { conn, address, process, heard: now, looked: now, status: Status::Present })
+            let (seen, status) = (Life::Unknown, Status::Present);
+            (rank, Member { conn, address, process, heard: now, looked: now, seen, status })
         };
         let mut hub = Hub {
             members: joined.into_iter().map(member).collect(),
-            root: root.clone(),
-            hosts: hosts.clone(),
+            root: services[0].process.clone(),
+            services,
+            is_branch: terms.is_branch,
             life,
-            heartbeat,
+            heartbeat: terms.heartbeat,
             conns,
             rounds: BTreeMap::new(),
             failed_rounds: BTreeMap::new(),
@@ -122,9 +143,39 @@ impl Hub {
             announce_at: None,
             actions: Vec::new(),
         };
-        hub.tell_all(&ToMember::Table { infos, root, hosts });
+        hub.hand_out(infos);
         let actions = std::mem::take(&mut hub.actions);
         (hub, actions)
+    }
+
+    /// Gives everybody the table. What ranks of one root get is put together once.
+    fn hand_out(&mut self, infos: Infos) {
+        let mut table = ToMember::Table {
+            infos,
+            root: self.root.clone(),
+            hosts: self.services[0].ranks.clone(),
+            head: None,
+        };
+        for (service, here) in (0..).zip(&self.services) {
+            if let (ToMember::Table { root, hosts, head, .. }, 1..) = (&mut table, service) {
+                (*root, *hosts) = (here.process.clone(), here.ranks.clone());
+                *head = Some(self.services[0].clone());
+            }
+            let mut those = self.members.values().filter(|member| member.conn.service() == service);
+            if let Some(first) = those.next() {
+                let frame = wire::encode(&table);
+                let send = |member: &Member| Action::Send { conn: member.conn, frame: frame.clone() };
+                self.actions.extend(std::iter::once(first).chain(those).map(send));
+            }
+        }
+    }
+
+    /// What the root of a service sees of a rank.
+    pub(crate) fn seen(&mut self, conn: Conn, silence: Duration, life: Life, now: Time) {
+        let member = self.conns.get(&conn).and_then(|rank| self.members.get_mut(rank));
+        if let Some(member) = member {
+            (member.heard, member.seen) = (now.saturating_sub(silence), life);
+        }
     }
 
     /// Whether this connection is a member's.
@@ -206,7 +257,7 @@ impl Hub {
             ToRoot::Abort { reason } => self.abort(rank, &reason),
             ToRoot::Diagnose { sequence, waiting_for } => self.ask(rank, sequence, waiting_for, now),
             ToRoot::State { question, state } => self.answered(rank, question, state),
-            ToRoot::Join { .. } | ToRoot::Fail { .. } => {
+            ToRoot::Join { .. } | ToRoot::Fail { .. } | ToRoot::Share { .. } | ToRoot::Represent { .. } => {
                 self.lost(rank, &Ending::Broken("it joined twice".into()));
             }
             ToRoot::Begin { .. } | ToRoot::Branch { .. } => {
@@ -303,7 +354,9 @@ impl Hub {
         let conn = member.conn;
         self.conns.remove(&conn);
         self.leavers.push(rank);
-        let last_host = self.hosts.contains(&rank) && !self.hosts.iter().any(|host| self.present(*host));
+        let is_last =
+            |host: &Host| host.ranks.contains(&rank) && !host.ranks.iter().any(|other| self.present(*other));
+        let last_host = self.services.iter().any(is_last);
         let at = if last_host { now } else { now + ANNOUNCEMENT };
         self.announce_at = Some(self.announce_at.map_or(at, |earlier| earlier.min(at)));
         self.announce_leavers(now);
@@ -317,6 +370,37 @@ impl Hub {
             let ranks = std::mem::take(&mut self.leavers);
             self.tell_all(&ToMember::Left { ranks });
         }
+    }
+
+    /// The root of a service has ended. If ranks in its process have not left, that is their failure.
+    pub(crate) fn service_lost(&mut self, service: u32, why: &Ending, now: Time) -> Vec<Action> {
+        let lost: Vec<u32> =
+            self.conns.iter().filter(|(conn, _)| conn.service() == service).map(|(_, rank)| *rank).collect();
+        let Some(host) = self.services.get(service as usize).filter(|_| !lost.is_empty()).cloned() else {
+            return self.tick(now);
+        };
+        let left = |rank: &u32| {
+            self.members.get(rank).is_some_and(|member| matches!(member.status, Status::Left { .. }))
+        };
+        let culprit = host.ranks.iter().find(|rank| !left(rank)).copied();
+        let orphaned = culprit.is_none() && (self.is_branch || !host.ranks.is_empty());
+        for rank in lost {
+            if let Some(member) = self.members.get_mut(&rank) {
+                self.conns.remove(&member.conn);
+                member.status = Status::Gone;
+            }
+        }
+        let place = member::place_of(culprit.or(host.ranks.first().copied()), &host.process);
+        match orphaned {
+            true => {
+                let text = member::service_ended(&place, !host.ranks.is_empty());
+                self.tell_all(&ToMember::Ended { text });
+                self.conns.clear();
+                self.members.values_mut().for_each(|member| member.status = Status::Gone);
+            }
+            false => self.elect(member::root_lost(culprit, &place, why)),
+        }
+        self.tick(now)
     }
 
     /// A member's connection ended without a leave: its rank is the cause, unless there is one.
@@ -356,7 +440,12 @@ impl Hub {
         }
         let culprit = cause.culprit.filter(|rank| self.members.contains_key(rank)).or(Some(rank));
         let cause = Cause { kind: CauseKind::Reported, origin: Some(rank), culprit, verdict: None, ..cause };
-        self.reported.get_or_insert((now + ELECTION, cause));
+        match &mut self.reported {
+            // Who is blamed and blames another waited for somebody itself.
+            Some((_, first)) if first.culprit == Some(rank) && first.origin != Some(rank) => *first = cause,
+            Some(_) => {}
+            None => self.reported = Some((now + ELECTION, cause)),
+        }
     }
 
     fn abort(&mut self, rank: u32, reason: &str) {
@@ -409,7 +498,7 @@ impl Hub {
             member.status == Status::Present && !question.answers.contains_key(*rank)
         });
         let late = now >= question.until;
-        let busy = |(_, member): (&u32, &Member)| (self.life)(&member.process, &self.root) == Life::Running;
+        let busy = |(_, member): (&u32, &Member)| life_of(member, (&self.root, self.life)) == Life::Running;
         if !late && silent.next().is_some() {
             return;
         }
@@ -448,7 +537,7 @@ impl Hub {
             RankState { waiting_for, ..state }
         };
         let report = verdict(question.sequence, self.members.iter().map(state).collect());
-        let culprit = report.culprit();
+        let culprit = report.culprit().map(|rank| self.behind(rank, &report.verdict));
         let blamed = culprit.map(FaultCode::Remote);
         let fault = blamed.unwrap_or(match report.verdict {
             Verdict::Slow => FaultCode::Timeout,
@@ -476,8 +565,22 @@ impl Hub {
         }
     }
 
+    /// The rank to blame where `rank` is first: if that came to a root whose process does not answer either, a
+    /// rank in that.
+    fn behind(&self, rank: u32, verdict: &Verdict) -> u32 {
+        let host =
+            self.members.get(&rank).and_then(|member| self.services.get(member.conn.service() as usize));
+        match (verdict, host) {
+            (Verdict::Silent { ranks }, Some(host)) => {
+                let silent = host.ranks.iter().find(|host| ranks.contains(host));
+                silent.copied().unwrap_or(rank)
+            }
+            _ => rank,
+        }
+    }
+
     fn silence(&self, member: &Member, now: Time) -> Presence {
-        let process = match (self.life)(&member.process, &self.root) {
+        let process = match life_of(member, (&self.root, self.life)) {
             Life::Gone => return Presence::Gone,
             Life::Running => "its process runs but is not answering",
             Life::Stopped => "its process is alive but stopped, not answering",
@@ -546,10 +649,18 @@ impl Hub {
     }
 }
 
+/// What is known of a member's process, here or where the root is that it came to.
+fn life_of(member: &Member, (root, life): (&Process, LifeOf)) -> Life {
+    match life(&member.process, root) {
+        Life::Unknown => member.seen,
+        life => life,
+    }
+}
+
 /// How long the news of a rank that has left waits for more of the same.
 const ANNOUNCEMENT: Duration = Duration::from_millis(5);
-/// How long a reported cause waits for a death that explains it.
-const ELECTION: Duration = Duration::from_millis(150);
+/// How long a reported cause waits for what explains it.
+const ELECTION: Duration = Duration::from_millis(400);
 /// How long members have to show their boards.
 const ANSWER: Duration = Duration::from_millis(500);
 /// Pause before asking again while ranks are on their way into the operation.

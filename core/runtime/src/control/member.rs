@@ -6,7 +6,7 @@ use ccl_plan::Rank;
 
 use crate::bootstrap::machine::{Ending, Time};
 use crate::bootstrap::process::{Life, Process};
-use crate::bootstrap::wire::{self, Cause, CauseKind, Refusal, ToMember, ToRoot};
+use crate::bootstrap::wire::{self, Cause, CauseKind, Host, Refusal, ToMember, ToRoot};
 use crate::control::hub::MISSED_HEARTBEATS;
 use crate::error::{Error, Fault};
 
@@ -40,6 +40,8 @@ pub(crate) enum Action {
     Fail(Box<Cause>),
     /// The root is no longer there, and nobody is to blame: nothing more can be asked of it.
     Orphan(Error),
+    /// The head does not answer the root, or does so again.
+    HeadSilent(bool),
     /// See whether the root's process is gone while something keeps its connection open.
     LookAtRoot,
     /// Close the connection and end.
@@ -49,10 +51,9 @@ pub(crate) enum Action {
 /// One rank's view of the control connection.
 pub(crate) struct Member {
     rank: Rank,
-    root: Process,
-    /// The ranks in the root's process that have not left; the first of all if all have.
-    hosts: Vec<Rank>,
-    hosts_left: bool,
+    root: Keeper,
+    /// The head, if the root is a deputy.
+    head: Option<Keeper>,
     heartbeat: Duration,
     next_ping: Time,
     /// When the root was last heard of.
@@ -61,19 +62,28 @@ pub(crate) struct Member {
     ended: bool,
 }
 
+/// A process that runs a root, as its end is judged.
+struct Keeper {
+    process: Process,
+    /// The ranks in it that have not left; the first of all if all have.
+    ranks: Vec<u32>,
+    all_left: bool,
+}
+
+/// The processes of a rank's root, and of the head if that is another.
+#[derive(Clone, Debug)]
+pub(crate) struct Keepers {
+    pub(crate) root: Host,
+    pub(crate) head: Option<Host>,
+}
+
 impl Member {
-    pub(crate) fn new(
-        rank: Rank,
-        (root, hosts): (Process, Vec<Rank>),
-        heartbeat: Duration,
-        now: Time,
-    ) -> Member {
+    pub(crate) fn new(rank: Rank, keepers: &Keepers, heartbeat: Duration, now: Time) -> Member {
         let next_ping = now + heartbeat;
         Member {
             rank,
-            root,
-            hosts,
-            hosts_left: false,
+            root: Keeper::new(&keepers.root),
+            head: keepers.head.as_ref().map(Keeper::new),
             heartbeat,
             next_ping,
             heard: now,
@@ -84,9 +94,12 @@ impl Member {
 
     /// The same for a communicator on the connection of another, where life shows. If none of its ranks is in
     /// the root's process, the end of that is no failure of it.
-    pub(crate) fn of_branch(rank: Rank, (root, hosts): (Process, Vec<Rank>), now: Time) -> Member {
-        let hosts_left = hosts.is_empty();
-        Member { hosts_left, ..Member::new(rank, (root, hosts), Duration::ZERO, now) }
+    pub(crate) fn of_branch(rank: Rank, keepers: &Keepers, now: Time) -> Member {
+        let mut member = Member::new(rank, keepers, Duration::ZERO, now);
+        for keeper in member.head.iter_mut().chain([&mut member.root]) {
+            keeper.all_left = keeper.ranks.is_empty();
+        }
+        member
     }
 
     /// Takes in an event; returns what to do, in order.
@@ -97,7 +110,7 @@ impl Member {
                 self.heard = now;
                 self.received(&body)
             }
-            Event::Closed(why) => self.closed(&why),
+            Event::Closed(why) => self.closed(&why, false),
             Event::Leaving => {
                 self.leaving.get_or_insert(now + FAREWELL);
                 Vec::new()
@@ -133,9 +146,16 @@ impl Member {
             }
             Some(ToMember::Pong) => return Vec::new(),
             Some(ToMember::Left { ranks }) => {
-                self.hosts_leave(&ranks);
+                self.root.leave(&ranks);
+                self.head.iter_mut().for_each(|head| head.leave(&ranks));
                 Action::Left { ranks }
             }
+            Some(ToMember::Ended { text }) => {
+                self.ended = true;
+                return vec![Action::Orphan(orphaned(self.rank, text)), Action::End];
+            }
+            Some(ToMember::HeadLost { why }) => return self.closed(&why, true),
+            Some(ToMember::HeadSilent { silent }) => Action::HeadSilent(silent),
             Some(ToMember::Farewell) => {
                 self.ended = true;
                 Action::End
@@ -143,82 +163,99 @@ impl Member {
             Some(ToMember::Failed(cause)) => Action::Fail(Box::new(cause)),
             Some(ToMember::Ask { question }) => Action::Show { question },
             Some(ToMember::Table { .. } | ToMember::Refused(_) | ToMember::Branch { .. }) | None => {
-                return self.closed(&Ending::Broken("a message out of place".into()));
+                return self.closed(&Ending::Broken("a message out of place".into()), false);
             }
         };
         vec![action]
     }
 
-    fn closed(&mut self, why: &Ending) -> Vec<Action> {
+    /// The connection to the root ended, or that of the root to the head.
+    fn closed(&mut self, why: &Ending, of_head: bool) -> Vec<Action> {
         self.ended = true;
-        let action = match self.hosts_left {
+        let keeper = self.head.as_ref().filter(|_| of_head).unwrap_or(&self.root);
+        let action = match keeper.all_left {
             _ if self.leaving.is_some() => return vec![Action::End],
-            true => Action::Orphan(self.orphaned()),
-            false => Action::Fail(Box::new(self.root_gone(why))),
+            true => {
+                let text = service_ended(&keeper.place(), !keeper.ranks.is_empty());
+                Action::Orphan(orphaned(self.rank, text))
+            }
+            false => Action::Fail(Box::new(root_lost(keeper.ranks.first().copied(), &keeper.place(), why))),
         };
         vec![action, Action::End]
     }
+}
 
-    fn hosts_leave(&mut self, leavers: &[u32]) {
-        let first = self.hosts.first().copied();
-        self.hosts.retain(|host| !leavers.contains(&host.0));
-        if let (Some(first), true) = (first, self.hosts.is_empty()) {
-            (self.hosts, self.hosts_left) = (vec![first], true);
+impl Keeper {
+    fn new(host: &Host) -> Keeper {
+        Keeper { process: host.process.clone(), ranks: host.ranks.clone(), all_left: false }
+    }
+
+    fn leave(&mut self, leavers: &[u32]) {
+        let first = self.ranks.first().copied();
+        self.ranks.retain(|rank| !leavers.contains(rank));
+        if let (Some(first), true) = (first, self.ranks.is_empty()) {
+            (self.ranks, self.all_left) = (vec![first], true);
         }
     }
 
-    fn orphaned(&self) -> Error {
-        let text = match self.hosts.first() {
-            Some(_) => format!("the control service ended together with {}, which had left", self.host()),
-            None => format!("the control service ended together with {}", self.host()),
-        };
-        let advice = "keep the process that made the unique id running until all ranks are done";
-        Error::new(Fault::Network, text, advice).on(self.rank)
+    fn place(&self) -> String {
+        place_of(self.ranks.first().copied(), &self.process)
     }
+}
 
-    fn root_gone(&self, why: &Ending) -> Cause {
-        let kind = match why {
-            Ending::Closed => CauseKind::Gone,
-            Ending::Unreachable(_) => CauseKind::Unreachable,
-            Ending::Broken(_) => CauseKind::Broken,
-        };
-        let host = self.host();
-        let text = match why {
-            Ending::Closed => format!("{host} is gone: the control service it ran has closed"),
-            other => format!("{host}, which runs the control service, is lost: {other}"),
-        };
-        self.blaming_root(kind, text)
+/// "rank 0 (pid 7, host h)", or the process if it is no rank's.
+pub(crate) fn place_of(rank: Option<u32>, process: &Process) -> String {
+    match rank {
+        Some(rank) => format!("rank {rank} ({process})"),
+        None => format!("the process that made the unique id ({process})"),
     }
+}
 
-    /// The cause to report when the root does not answer, given what the system says of its process.
-    pub(crate) fn root_silent(rank: Rank, (root, hosts): (&Process, &[Rank]), life: Life) -> Cause {
-        let member = Member::new(rank, (root.clone(), hosts.to_vec()), Duration::ZERO, Duration::ZERO);
-        let host = member.host();
-        let state = match life {
-            Life::Gone => return member.root_gone(&Ending::Closed),
-            Life::Running => "its process runs but is not answering",
-            Life::Stopped => "its process is alive but stopped, not answering",
-            Life::Unknown => "its host may be there, but nothing answers",
-        };
-        member.blaming_root(
-            CauseKind::Diagnosed,
-            format!("{host}, which runs the control service, is silent: {state}"),
-        )
-    }
+/// That a root ended which nobody has to be blamed for: that of a process at `place`, whose ranks had left if it
+/// had any.
+pub(crate) fn service_ended(place: &str, had_ranks: bool) -> String {
+    let left = if had_ranks { ", which had left" } else { "" };
+    format!("the control service ended together with {place}{left}")
+}
 
-    fn blaming_root(&self, kind: CauseKind, text: String) -> Cause {
-        let culprit = self.hosts.first().map(|rank| rank.0);
-        let fault = culprit.map_or(wire::FaultCode::Network, wire::FaultCode::Remote);
-        Cause { kind, origin: None, culprit, fault, text, verdict: None }
-    }
-
-    /// "rank 0 (pid 7, host h)", or the process if it is no rank's.
-    fn host(&self) -> String {
-        match self.hosts.first() {
-            Some(rank) => format!("rank {rank} ({})", self.root),
-            None => format!("the process that made the unique id ({})", self.root),
+/// The cause when a root ended, whose process is at `place` and has rank `culprit`.
+pub(crate) fn root_lost(culprit: Option<u32>, place: &str, why: &Ending) -> Cause {
+    let (kind, text) = match why {
+        Ending::Closed => {
+            (CauseKind::Gone, format!("{place} is gone: the control service it ran has closed"))
         }
-    }
+        Ending::Unreachable(_) => (CauseKind::Unreachable, lost_words(place, why)),
+        Ending::Broken(_) => (CauseKind::Broken, lost_words(place, why)),
+    };
+    blaming(culprit, kind, text)
+}
+
+/// The cause to report when the root in `host` does not answer, given what the system says of its process.
+pub(crate) fn root_silent(host: &Host, life: Life) -> Cause {
+    let culprit = host.ranks.first().copied();
+    let place = place_of(culprit, &host.process);
+    let state = match life {
+        Life::Gone => return root_lost(culprit, &place, &Ending::Closed),
+        Life::Running => "its process runs but is not answering",
+        Life::Stopped => "its process is alive but stopped, not answering",
+        Life::Unknown => "its host may be there, but nothing answers",
+    };
+    let text = format!("{place}, which runs the control service, is silent: {state}");
+    blaming(culprit, CauseKind::Diagnosed, text)
+}
+
+fn lost_words(place: &str, why: &Ending) -> String {
+    format!("{place}, which runs the control service, is lost: {why}")
+}
+
+fn blaming(culprit: Option<u32>, kind: CauseKind, text: String) -> Cause {
+    let fault = culprit.map_or(wire::FaultCode::Network, wire::FaultCode::Remote);
+    Cause { kind, origin: None, culprit, fault, text, verdict: None }
+}
+
+fn orphaned(rank: Rank, text: String) -> Error {
+    let advice = "keep the process that made the unique id running until all ranks are done";
+    Error::new(Fault::Network, text, advice).on(rank)
 }
 
 /// A cause as `rank` reports it.

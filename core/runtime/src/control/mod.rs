@@ -31,8 +31,9 @@ use crate::bootstrap::BootstrapSettings;
 use crate::bootstrap::enter::Connection;
 use crate::bootstrap::joiner::Entry;
 use crate::bootstrap::process::Process;
-use crate::bootstrap::wire::{self, Cause, CauseKind, FaultCode, INFO_BYTES, ToRoot};
+use crate::bootstrap::wire::{self, Cause, CauseKind, FaultCode, Host, INFO_BYTES, ToRoot};
 use crate::bootstrap::words;
+use crate::control::member::Keepers;
 use crate::control::shared::{Shared, Trunk};
 use crate::error::{Error, Fault, Result};
 use crate::observe::board::Board;
@@ -82,7 +83,7 @@ impl Control {
 
     /// Every rank's `info`, by rank. All ranks must make their rounds in the same order.
     ///
-    /// Blocks at most half a second longer than the deadline. `info` has at most 1 MiB.
+    /// Blocks at most 1.5 s longer than the deadline. `info` has at most 1 MiB.
     ///
     /// # Errors
     ///
@@ -176,9 +177,31 @@ impl Control {
         Err(Error::new(Fault::Remote { rank: from }, text, advice).on(self.shared.rank))
     }
 
+    /// Waits until something arrives on the control connection, `at_most` so long.
+    ///
+    /// # Errors
+    ///
+    /// The communicator's failure, or that nothing more will arrive.
+    pub(crate) fn doze(&self, at_most: Duration) -> Result<()> {
+        let mut looks = 0;
+        self.shared.wait_for(at_most, |_| {
+            looks += 1;
+            (looks > 1).then_some(())
+        })?;
+        Ok(())
+    }
+
+    /// How many ranks are known to be in this process, at least this one: all those beside a root.
+    pub(crate) fn ranks_in_process(&self) -> usize {
+        let keepers = &self.shared.keepers;
+        let here =
+            keepers.head.iter().chain([&keepers.root]).filter(|host| host.process.same(&self.shared.this));
+        here.map(|host| host.ranks.len()).max().unwrap_or_default().max(1)
+    }
+
     /// Tells all ranks what this rank's data path saw; returns the cause all ranks agree on.
     ///
-    /// Blocks for half a second at most. The alarm is raised when this returns.
+    /// Blocks for 1.5 s at most, usually for less than half a second. The alarm is raised when this returns.
     pub fn report(&self, error: Error) -> Error {
         if let Some(first) = self.shared.alarm.error() {
             return first;
@@ -256,7 +279,8 @@ impl Control {
     /// The control of the only rank: no socket, no thread.
     pub(crate) fn alone(settings: &BootstrapSettings) -> Control {
         let this = Process::this();
-        let of = (this.clone(), (this, vec![Rank(0)]), (Arc::default(), 0));
+        let keepers = Keepers { root: Host { process: this.clone(), ranks: vec![0] }, head: None };
+        let of = (this, keepers, (Arc::default(), 0));
         let shared = Shared::new((Rank(0), 1), of.0, of.1, of.2);
         Control { shared: Arc::new(shared), patience: settings.patience() }
     }
@@ -271,8 +295,7 @@ impl Control {
         let Connection { stream, decoder, outbox, early } = connection;
         let stream = Arc::new(stream);
         let trunk = Trunk::new(stream.clone(), outbox);
-        let (this, root) = (Process::this(), (entry.root, entry.hosts));
-        let shared = Arc::new(Shared::new((rank, n), this, root, (trunk, 0)));
+        let shared = Arc::new(Shared::new((rank, n), Process::this(), entry.keepers, (trunk, 0)));
         watch::start(shared.clone(), (stream, decoder, early), settings.heartbeat)?;
         Ok((Control { shared, patience: settings.patience() }, entry.infos))
     }
@@ -309,7 +332,7 @@ impl Drop for Control {
         }
         self.shared.leave();
         // A moment, so that the others know of the leave before this process can end.
-        let in_root_process = self.shared.root.same(&self.shared.this);
+        let in_root_process = self.shared.keepers.root.process.same(&self.shared.this);
         let until = Instant::now() + if in_root_process { ROOT_FAREWELL } else { FAREWELL };
         let mut desk = self.shared.desk();
         while !desk.ended && Instant::now() < until {
@@ -331,9 +354,9 @@ impl fmt::Debug for Control {
 }
 
 /// How much longer than the deadline a rank waits for the root's words.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_millis(1500);
 /// How long a rank that reports a failure waits for the elected cause.
-const ELECTION: Duration = Duration::from_millis(500);
+const ELECTION: Duration = Duration::from_millis(1500);
 /// How long a rank that asks for a diagnosis waits for the verdict.
 const DIAGNOSIS: Duration = Duration::from_millis(1100);
 /// How long dropping waits for the root's farewell, which usually takes less than a millisecond.
@@ -345,5 +368,7 @@ const ROOT_FAREWELL: Duration = Duration::from_millis(50);
 mod branch_tests;
 #[cfg(test)]
 mod process_tests;
+#[cfg(test)]
+mod several_tests;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use crate::bootstrap::tcp::Outbox;
 use crate::bootstrap::wire::{self, Cause, CauseKind, Frame, Refusal, ToRoot};
 use crate::control::alarm::Alarm;
 use crate::control::branch::Sprout;
-use crate::control::member::{Member, error_of};
+use crate::control::member::{Keepers, error_of, root_silent};
 use crate::control::thread;
 use crate::control::verdict::{Presence, RankState, verdict};
 use crate::error::{Error, Fault, Result};
@@ -24,9 +24,8 @@ pub(super) struct Shared {
     pub(super) rank: Rank,
     pub(super) n: u32,
     pub(super) this: Process,
-    /// The process that runs the root, and the ranks in it.
-    pub(super) root: Process,
-    pub(super) hosts: Vec<Rank>,
+    /// The processes that run the root, and the head if that is another.
+    pub(super) keepers: Keepers,
     pub(super) board: Arc<Board>,
     pub(super) alarm: Arc<Alarm>,
     /// The connection, which communicators made from this one use as well.
@@ -72,6 +71,8 @@ pub(super) struct Desk {
     /// The error this rank reported, kept whole until the root has elected a cause.
     pub(super) reported: Option<Error>,
     pub(super) verdict: Option<String>,
+    /// The root says that the head does not answer it.
+    pub(super) head_silent: bool,
     /// The control thread has closed the connection.
     pub(super) ended: bool,
 }
@@ -80,7 +81,7 @@ impl Shared {
     pub(super) fn new(
         (rank, n): (Rank, u32),
         this: Process,
-        (root, hosts): (Process, Vec<Rank>),
+        keepers: Keepers,
         (trunk, branch): (Arc<Trunk>, u64),
     ) -> Shared {
         Shared {
@@ -91,8 +92,7 @@ impl Shared {
             rank,
             n,
             this,
-            root,
-            hosts,
+            keepers,
             board: Arc::default(),
             alarm: Arc::default(),
             desk: Mutex::default(),
@@ -237,8 +237,9 @@ impl Shared {
     }
 
     pub(super) fn root_silent(&self) -> Error {
-        let life = self.root.life(&self.this);
-        error_of(&Member::root_silent(self.rank, (&self.root, &self.hosts), life), self.rank)
+        let head = self.keepers.head.as_ref().filter(|_| self.desk().head_silent);
+        let silent = head.unwrap_or(&self.keepers.root);
+        error_of(&root_silent(silent, silent.process.life(&self.this)), self.rank)
     }
 
     pub(super) fn diagnose_alone(&self, sequence: u64) -> Error {

@@ -63,7 +63,7 @@ impl Control {
 
 #[test]
 fn rounds_gather_by_rank() {
-    let (controls, root) = joined(5, &settings(5000));
+    let (controls, root) = joined(5, &settings(30_000));
     each(&controls, |control| {
         for round in 0..20_u32 {
             let infos = control.all_gather(format!("{round} {}", control.rank()).into_bytes()).unwrap();
@@ -78,13 +78,13 @@ fn rounds_gather_by_rank() {
 
 #[test]
 fn a_round_names_who_is_missing() {
-    let (controls, _root) = joined(3, &settings(200));
+    let (controls, _root) = joined(3, &settings(1500));
     let results =
         each(&controls, |control| (control.rank() != Rank(1)).then(|| control.barrier().unwrap_err()));
     for error in results.into_iter().flatten() {
         assert_eq!(error.fault(), &Fault::Remote { rank: Rank(1) });
         assert!(
-            error.cause().starts_with("2 of 3 ranks entered round 0 within 0.2 s; missing: rank 1 (pid"),
+            error.cause().starts_with("2 of 3 ranks entered round 0 within 1.5 s; missing: rank 1 (pid"),
             "{error}"
         );
     }
@@ -95,7 +95,7 @@ fn a_round_names_who_is_missing() {
 
 #[test]
 fn mail_is_kept_apart_and_in_order() {
-    let (controls, _root) = joined(3, &settings(2000));
+    let (controls, _root) = joined(3, &settings(30_000));
     for count in 0..100_u32 {
         controls[0].send(Rank(2), count % 2, count.to_le_bytes().to_vec()).unwrap();
     }
@@ -115,20 +115,20 @@ fn mail_is_kept_apart_and_in_order() {
 
 #[test]
 fn a_dead_rank_is_named_everywhere_at_once() {
-    let (controls, root) = joined(4, &settings(5000));
+    let (controls, root) = joined(4, &settings(30_000));
     thread::scope(|scope| {
         let blocked = scope.spawn(|| controls[0].barrier().unwrap_err());
         thread::sleep(Duration::from_millis(20));
         let died = Instant::now();
         controls[2].die();
         for control in [&controls[0], &controls[1], &controls[3]] {
-            until("the alarm", Duration::from_millis(500), || control.alarm().raised());
+            until("the alarm", SECONDS, || control.alarm().raised());
             let error = control.alarm().error().unwrap();
             assert_eq!(error.fault(), &Fault::Remote { rank: Rank(2) });
             assert_eq!(error.consequence_of(), Some(Rank(2)));
             assert!(error.cause().contains(&format!("rank 2 (pid {}, host", std::process::id())), "{error}");
         }
-        assert!(died.elapsed() < Duration::from_millis(100), "{:?}", died.elapsed());
+        assert!(died.elapsed() < SECONDS, "{:?}", died.elapsed());
         assert_eq!(blocked.join().unwrap().fault(), &Fault::Remote { rank: Rank(2) });
     });
     drop(controls);
@@ -137,7 +137,7 @@ fn a_dead_rank_is_named_everywhere_at_once() {
 
 #[test]
 fn a_dead_root_is_named_by_its_rank() {
-    let (controls, root) = joined(3, &settings(5000));
+    let (controls, root) = joined(3, &settings(30_000));
     root.stop();
     for control in &controls {
         until("the alarm", SECONDS, || control.alarm().raised());
@@ -149,7 +149,7 @@ fn a_dead_root_is_named_by_its_rank() {
 
 #[test]
 fn a_rank_that_left_is_not_dead() {
-    let (mut controls, root) = joined(3, &settings(2000));
+    let (mut controls, root) = joined(3, &settings(30_000));
     let leaver = controls.pop().unwrap();
     leaver.board().enter(4, &signature(1));
     drop(leaver);
@@ -167,12 +167,12 @@ fn a_rank_that_left_is_not_dead() {
 
 #[test]
 fn an_abort_reaches_everybody() {
-    let (controls, _root) = joined(3, &settings(5000));
+    let (controls, _root) = joined(3, &settings(30_000));
     controls[1].abort("disk full");
     controls[1].abort("again");
     assert_eq!(controls[1].alarm().error().unwrap().fault(), &Fault::Aborted);
     for control in [&controls[0], &controls[2]] {
-        until("the alarm", Duration::from_millis(500), || control.alarm().raised());
+        until("the alarm", SECONDS, || control.alarm().raised());
         let error = control.alarm().error().unwrap();
         assert_eq!(error.cause(), "rank 1 aborted: disk full");
         assert_eq!(error.fault(), &Fault::Remote { rank: Rank(1) });
@@ -181,7 +181,7 @@ fn an_abort_reaches_everybody() {
 
 #[test]
 fn reports_end_in_one_cause() {
-    let (controls, _root) = joined(4, &settings(5000));
+    let (controls, _root) = joined(4, &settings(30_000));
     let errors = each(&controls[..3], |control| {
         let peer = Rank((control.rank().0 + 1) % 4);
         control.report(Error::new(Fault::Remote { rank: peer }, format!("rank {peer} reset"), "see its log"))
@@ -193,7 +193,7 @@ fn reports_end_in_one_cause() {
 
 #[test]
 fn a_death_explains_what_others_report() {
-    let (controls, _root) = joined(4, &settings(5000));
+    let (controls, _root) = joined(4, &settings(30_000));
     let errors = each(&controls[..3], |control| {
         if control.rank() == Rank(1) {
             thread::sleep(Duration::from_millis(50));
@@ -209,7 +209,7 @@ fn a_death_explains_what_others_report() {
 
 #[test]
 fn a_rank_that_never_entered_is_named() {
-    let (controls, _root) = joined(4, &settings(5000));
+    let (controls, _root) = joined(4, &settings(30_000));
     for control in &controls {
         control.board().enter(0, &signature(8));
         control.board().complete(0);
@@ -233,7 +233,7 @@ fn a_rank_that_never_entered_is_named() {
 
 #[test]
 fn all_may_ask_at_once_and_get_one_answer() {
-    let (controls, _root) = joined(8, &settings(5000));
+    let (controls, _root) = joined(8, &settings(30_000));
     for control in &controls {
         let count = if control.rank() == Rank(6) { 9 } else { 8 };
         control.board().enter(0, &signature(count));
@@ -248,7 +248,7 @@ fn all_may_ask_at_once_and_get_one_answer() {
 
 #[test]
 fn of_two_that_disagree_both_are_named() {
-    let (controls, _root) = joined(2, &settings(5000));
+    let (controls, _root) = joined(2, &settings(30_000));
     each(&controls, |control| control.board().enter(0, &signature(control.rank().0.into())));
     let error = controls[0].diagnose(0, Some(Rank(1)));
     assert_eq!(error.fault(), &Fault::Usage);
@@ -257,7 +257,7 @@ fn of_two_that_disagree_both_are_named() {
 
 #[test]
 fn after_leaving_nothing_blocks() {
-    let (controls, _root) = joined(2, &settings(5000));
+    let (controls, _root) = joined(2, &settings(30_000));
     controls[0].leave();
     controls[0].leave();
     let started = Instant::now();
@@ -288,4 +288,6 @@ fn one_rank_alone_can_be_late_and_abort() {
     assert_eq!(control.barrier().unwrap_err().fault(), &Fault::Aborted);
 }
 
-pub(super) const SECONDS: Duration = Duration::from_secs(1);
+/// Far longer than what needs no waiting takes, far shorter than the deadlines: on a busy machine a thread may
+/// get no turn for a second.
+pub(super) const SECONDS: Duration = Duration::from_secs(8);

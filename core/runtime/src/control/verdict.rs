@@ -527,7 +527,7 @@ mod tests {
             r#"{"schema":"ccl.verdict/1","sequence":1,"at":1,"verdict":{"kind":"silent","ranks":[1]},"#,
             r#""text":"operation 1: rank 1 does not answer, silent for 0 s: stopped (pid 9, host h)","ranks":["#,
             r#"{"rank":0,"place":"pid 1, host h","presence":{"presence":"answering"},"last_entered":1,"last_completed":0,"#,
-            r#""instruction":2,"waiting_for":1,"signature":{"collective":"all_reduce","dtype":"float","reduce_op":"sum","#,
+            r#""instruction":2,"waiting_for":1,"signature":{"collective":"all_reduce","dtype":"float","reduce_op":"sum","level":"run","#,
             r#""root":null,"count":4,"counts_hash":0}},"#,
             r#"{"rank":1,"place":"pid 9, host h","presence":{"presence":"silent","process":"stopped","silent_ms":5},"#,
             r#""last_entered":null,"last_completed":null,"instruction":null,"waiting_for":null,"signature":null}]}"#

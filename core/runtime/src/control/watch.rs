@@ -114,6 +114,11 @@ impl Watch {
             _ => (0, body),
         };
         let now = self.started.elapsed();
+        if branch == 0 && wire::is_about_head(&body) {
+            // It concerns whatever is on the connection.
+            self.seats.iter_mut().for_each(|seat| seat.feed(Event::Received(body.clone()), now));
+            return self.trunk.trunk.sprouts().iter().for_each(|sprout| sprout.head_news(&body));
+        }
         if let Some(seat) = self.seats.iter_mut().find(|seat| seat.shared.branch == branch) {
             return seat.feed(Event::Received(body), now);
         }
@@ -129,13 +134,12 @@ impl Watch {
 
 impl Seat {
     fn new(shared: Arc<Shared>, heartbeat: Duration, now: Duration) -> Seat {
-        let root = (shared.root.clone(), shared.hosts.clone());
-        let machine = Member::new(shared.rank, root, heartbeat, now);
+        let machine = Member::new(shared.rank, &shared.keepers, heartbeat, now);
         Seat { shared, machine, over: false }
     }
 
     fn of_branch(shared: Arc<Shared>, now: Duration) -> Seat {
-        let machine = Member::of_branch(shared.rank, (shared.root.clone(), shared.hosts.clone()), now);
+        let machine = Member::of_branch(shared.rank, &shared.keepers, now);
         Seat { shared, machine, over: false }
     }
 
@@ -170,7 +174,8 @@ impl Seat {
                 shared.desk().orphaned = Some(error);
                 shared.changed.notify_all();
             }
-            Action::LookAtRoot if shared.root.life(&shared.this) == Life::Gone => {
+            Action::HeadSilent(silent) => shared.desk().head_silent = silent,
+            Action::LookAtRoot if shared.keepers.root.process.life(&shared.this) == Life::Gone => {
                 self.feed(Event::Closed(Ending::Closed), now);
             }
             Action::LookAtRoot => {}

@@ -82,6 +82,16 @@ pub fn host_name() -> String {
     uname().nodename().to_string_lossy().into_owned()
 }
 
+/// The processor's name and how many this machine has, whether or not this process may use them; parts that the
+/// system does not tell are left out.
+pub fn processors() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let value = |line: &str| line.split_once(':').map(|(_, value)| value.trim().to_owned());
+    let count = info.lines().filter(|line| line.starts_with("processor")).count();
+    let name = info.lines().find(|line| line.starts_with("model name")).and_then(value);
+    format!("{} x{count}", name.unwrap_or_else(|| std::env::consts::ARCH.to_owned()))
+}
+
 fn identity(own: Option<&str>, name: &str, boot_id: &str) -> HostId {
     let mut hasher = blake3::Hasher::new_derive_key("ccl identity of a node, version 1");
     match own {

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ccl_plan::layout::Tables;
-use ccl_plan::{Collective, Rank};
+use ccl_plan::{Collective, Dtype, Rank};
 
 use super::host::{Operation, Poll, Reason, Stop, is_message};
-use super::plans::{Decision, Plans};
+use super::plans::{Decision, Explained, Plans};
 use super::step::Bindings;
 use super::straight::{self, MOST_STRAIGHT_LANES};
 use crate::control::Control;
@@ -24,7 +24,7 @@ use crate::error::{Error, Fault, Result};
 use crate::memory::scratch::Scratch;
 use crate::memory::{Memory, Window};
 use crate::observe::board::Board;
-use crate::request::{Bound, Request};
+use crate::request::{Bound, Request, check_root};
 use crate::stream::Gate;
 use crate::transport::{Bell, Fabric, Visitors, WaitSettings, Waiter};
 
@@ -121,6 +121,8 @@ impl Engine {
             return self.submit(request, None).map(|()| Poll::Progress);
         }
         let decision = self.plans.decide(&bound, None, &mut self.fabric)?;
+        #[cfg(test)]
+        note(decision);
         if !decision.straight || !straight::fits(&bound) {
             return self.submit(request, None).map(|()| Poll::Progress);
         }
@@ -401,9 +403,23 @@ impl Engine {
         }
     }
 
+    /// What a call would do.
+    pub(crate) fn explain(
+        &mut self,
+        collective: Collective,
+        dtype: Dtype,
+        count: usize,
+        root: Rank,
+    ) -> Result<Explained> {
+        check_root(collective, root, self.n)?;
+        self.plans.explain((collective, dtype), count, root)
+    }
+
     /// An operation to fill in, with the allocations of an earlier one.
     fn blank(&mut self, bound: Bound, tables: Option<&Tables<'_>>) -> Result<Box<Operation>> {
         let decision = self.plans.decide(&bound, tables, &mut self.fabric)?;
+        #[cfg(test)]
+        note(decision);
         Ok(match self.spare.pop() {
             Some(mut operation) => {
                 operation.rebind(bound, decision);
@@ -559,3 +575,16 @@ const SPARE_OPERATIONS: usize = 64;
 const PAUSES_PER_CLOCK_READING: u32 = 64;
 /// At some 10 ns each longer than a prompt peer takes.
 const DIRECT_POLLS: u32 = 500;
+
+#[cfg(test)]
+thread_local! {
+    /// The plan of this thread's last call, its channels and chunk, and how data was to get from rank to rank.
+    pub(crate) static RAN: std::cell::RefCell<Option<(String, u16, usize, super::plans::Carried)>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+#[cfg(test)]
+fn note(decision: &Decision) {
+    let ran = (decision.program.name.clone(), decision.channels, decision.chunk_count, decision.carried());
+    RAN.with(|last| *last.borrow_mut() = Some(ran));
+}

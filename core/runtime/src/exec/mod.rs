@@ -9,8 +9,10 @@ pub mod reduce;
 mod step;
 mod straight;
 mod tape;
+mod tuning;
 mod user;
 
-pub use plans::{Reach, selection};
+pub use plans::{Carried, Reach, selection};
+pub use tuning::{TunedLink, TunedRule, Tuning};
 pub(crate) use user::digest as user_programs;
 pub use user::read_program;

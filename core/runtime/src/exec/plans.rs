@@ -10,11 +10,14 @@ use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
 use ccl_plan::verify::{Depth, verify};
 use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algorithms};
 
+use serde::{Deserialize, Serialize};
+
 use super::lending::{Lendable, Lending, Lent};
 use super::mapped;
 use super::reduce::Reduction;
 use super::straight;
 use super::tape::Tape;
+use super::tuning::Tuning;
 use super::user;
 use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
@@ -27,12 +30,17 @@ pub(crate) struct Plans {
     rank: Rank,
     n: u32,
     cut: Cut,
+    reach: Reach,
     selection: Selection,
+    /// For calls that ask for more determinism, by what they ask for.
+    stricter: Vec<Selection>,
     programs: HashMap<(Collective, Algorithm, Rank), Arc<Known>>,
     decisions: HashMap<Key, Arc<Decision>>,
     /// The decisions of late, each at the one place that its key may be: found by one probe, where the
     /// table above takes 100 ns.
     recent: Box<[Recent]>,
+    /// Ranks of each host, if there are several.
+    nodes: Vec<u32>,
     /// Whether ranks may have mapped each other's buffers.
     mapped: bool,
 }
@@ -73,6 +81,7 @@ struct Key {
     count: usize,
     root: Rank,
     reduce_op: ReduceOp,
+    level: Level,
     scalar_bits: u64,
 }
 
@@ -97,11 +106,99 @@ pub(crate) struct Decision {
     pub(super) scratch_bytes: usize,
 }
 
+/// What a decision is made of but for this rank's steps.
+struct Shape {
+    choice: Choice,
+    known: Arc<Known>,
+    chunk_count: usize,
+    lending: Lending,
+    mapped: bool,
+}
+
+/// What a call would do.
+pub(crate) struct Explained {
+    pub(crate) bytes: u64,
+    pub(crate) choice: Choice,
+    pub(crate) chunk_count: usize,
+    pub(crate) carried: Carried,
+}
+
+/// How data gets from rank to rank.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Carried {
+    /// Copied into slots and out of them, or sent and received by a network.
+    Slots,
+    /// What comes from send buffers is read there by the receiver; the rest goes through slots.
+    InputsLent,
+    /// Read by the receiver where the sender has it.
+    Lent,
+    /// Read and folded in place if all ranks' buffers of the call are mapped, else as without mapping.
+    Mapped,
+}
+
+impl std::fmt::Display for Carried {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Carried::Slots => "in slots",
+            Carried::InputsLent => "inputs read where they are",
+            Carried::Lent => "read where it is",
+            Carried::Mapped => "in place if all buffers are mapped",
+        })
+    }
+}
+
+impl Carried {
+    /// The name in what tools write for other programs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Carried::Slots => "slots",
+            Carried::InputsLent => "inputs_lent",
+            Carried::Lent => "lent",
+            Carried::Mapped => "mapped",
+        }
+    }
+
+    fn by(lending: Lending, mapped: bool) -> Carried {
+        match lending {
+            _ if mapped => Carried::Mapped,
+            Lending::Never | Lending::Nothing => Carried::Slots,
+            Lending::Inputs { .. } => Carried::InputsLent,
+            Lending::Everything { .. } => Carried::Lent,
+        }
+    }
+}
+
+#[cfg(test)]
+impl Decision {
+    pub(crate) fn carried(&self) -> Carried {
+        Carried::by(self.lending, self.mapped)
+    }
+}
+
 impl Plans {
-    pub(crate) fn new((rank, n): (Rank, u32), cut: Cut, selection: Selection) -> Plans {
+    /// `nodes` has the ranks of each host.
+    pub(crate) fn new(
+        (rank, n): (Rank, u32),
+        cut: Cut,
+        reach: Reach,
+        selection: Selection,
+        nodes: Vec<u32>,
+    ) -> Plans {
         let recent = (0..RECENT).map(|_| None).collect();
         let (programs, decisions) = (HashMap::new(), HashMap::new());
-        Plans { rank, n, cut, selection, programs, decisions, recent, mapped: false }
+        Plans {
+            rank,
+            n,
+            cut,
+            reach,
+            selection,
+            stricter: Vec::new(),
+            programs,
+            decisions,
+            recent,
+            nodes,
+            mapped: false,
+        }
     }
 
     /// From now on buffers may be mapped. Called between the same two calls on all ranks.
@@ -127,6 +224,7 @@ impl Plans {
             count: tables.map_or(bound.count, average_count),
             root: bound.root,
             reduce_op: bound.reduce.op(),
+            level: bound.reduce.level(),
             scalar_bits: bound.reduce.scalar().to_bits(),
         };
         let place = key.place(self.recent.len());
@@ -138,6 +236,27 @@ impl Plans {
             Some((_, decision)) => Ok(decision),
             None => Err(Error::bug("a decision got lost")),
         }
+    }
+
+    /// The decision for calls of `count` elements, or of blocks of that many on average; made if there is none.
+    pub(crate) fn explain(
+        &mut self,
+        (collective, dtype): (Collective, Dtype),
+        count: usize,
+        root: Rank,
+    ) -> Result<Explained> {
+        let (reduce_op, level) = (ReduceOp::Sum, Level::Run);
+        let key = Key { collective, dtype, count, root, reduce_op, scalar_bits: 0, level };
+        let shape = self.shape(&key, collective.uneven())?;
+        let bytes = self.bytes(collective, dtype, count);
+        let carried = Carried::by(shape.lending, shape.mapped);
+        Ok(Explained { bytes, choice: shape.choice, chunk_count: shape.chunk_count, carried })
+    }
+
+    /// The size that choices go by: of the vector, or of all blocks.
+    fn bytes(&self, collective: Collective, dtype: Dtype, count: usize) -> u64 {
+        let blocks = if bound_is_whole(collective) { 1 } else { self.n as usize };
+        (count * blocks * dtype.size_bytes()) as u64
     }
 
     #[cold]
@@ -159,21 +278,26 @@ impl Plans {
         Ok(decision)
     }
 
-    fn make(&mut self, key: Key, bound: &Bound, uneven: bool, fabric: &mut Fabric) -> Result<Decision> {
+    /// What a decision is made of but for this rank's steps.
+    fn shape(&mut self, key: &Key, uneven: bool) -> Result<Shape> {
         let (size, root) = (key.dtype.size_bytes(), key.root);
-        let blocks = if bound_is_whole(key.collective) { 1 } else { self.n as usize };
-        let bytes = key.count * blocks * size;
-        let choice = self.selection.choose(key.collective, bytes as u64);
+        let bytes = self.bytes(key.collective, key.dtype, key.count);
+        let choice = self.selection_at(key.level)?.choose(key.collective, bytes);
         let mapped = self.mapped
             && self.n > 1
-            && (1..=bytes).contains(&self.cut.mapped_bytes)
+            && (1..=bytes).contains(&(self.cut.mapped_bytes as u64))
             && mapped::has_path(key.collective, choice.algorithm);
         let known = self.program(key.collective, choice.algorithm, root)?;
-        let program = Arc::clone(&known.program);
         // Blocks of uneven calls differ between ranks, so none may decide the chunk.
         let count = if uneven { usize::MAX / size } else { key.count };
         let (chunk_count, lending) =
             self.chunk_count(&known, &choice, count, size, known.lendable.under(key.reduce_op))?;
+        Ok(Shape { choice, known, chunk_count, lending, mapped })
+    }
+
+    fn make(&mut self, key: Key, bound: &Bound, uneven: bool, fabric: &mut Fabric) -> Result<Decision> {
+        let Shape { choice, known, chunk_count, lending, mapped } = self.shape(&key, uneven)?;
+        let (size, program) = (key.dtype.size_bytes(), Arc::clone(&known.program));
         let layout = Layout {
             collective: key.collective,
             n: self.n,
@@ -208,6 +332,27 @@ impl Plans {
         })
     }
 
+    /// How the farthest peer is reached.
+    pub(crate) fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    /// How algorithms are chosen for calls that ask for a level.
+    fn selection_at(&mut self, level: Level) -> Result<&Selection> {
+        if level <= self.selection.inputs().level {
+            return Ok(&self.selection);
+        }
+        let known = self.stricter.iter().position(|selection| selection.inputs().level == level);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                self.stricter.push(select(Inputs { level, ..self.selection.inputs().clone() })?);
+                self.stricter.len() - 1
+            }
+        };
+        Ok(&self.stricter[index])
+    }
+
     /// How algorithms are chosen.
     pub(crate) fn selection(&self) -> &Selection {
         &self.selection
@@ -227,6 +372,7 @@ impl Plans {
                 "see `ccl plan show` for the algorithms of each collective, and check CCL_ALGO",
             )
         })?;
+        let plan = self.among_nodes(plan)?;
         // A program of the user's was proven before it was chosen.
         if self.n <= MOST_RANKS_PROVEN && algorithm != Algorithm::User {
             prove(&plan)?;
@@ -242,6 +388,23 @@ impl Plans {
         });
         self.programs.insert(key, Arc::clone(&known));
         Ok(known)
+    }
+
+    /// The plan for the hosts that there are. On one host it keeps the nodes that it makes up.
+    fn among_nodes(&self, plan: Plan) -> Result<Plan> {
+        if !plan.algorithm().is_two_level() || self.nodes.len() < 2 {
+            return Ok(plan);
+        }
+        let algorithm = plan.algorithm();
+        plan.with_nodes(&self.nodes).ok_or_else(|| {
+            Error::usage(
+                format!(
+                    "expected up to 256 hosts of different numbers of ranks for {algorithm}, found {}",
+                    self.nodes.len()
+                ),
+                "start as many ranks on each host, or leave the algorithm out by CCL_ALGO",
+            )
+        })
     }
 
     /// Elements per Move, and what is lent.
@@ -306,7 +469,8 @@ impl Key {
         let kind = u64::from(self.collective as u8) << 16
             | u64::from(self.dtype as u8) << 8
             | u64::from(self.reduce_op as u8)
-            | u64::from(self.root.0) << 24;
+            | u64::from(self.root.0) << 24
+            | (self.level as u64) << 56;
         let mixed = (kind ^ self.scalar_bits).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ self.count as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 40) as usize & (places - 1)
@@ -329,7 +493,8 @@ impl TagSeed {
         let kind = u64::from(collective as u8)
             | u64::from(bound.dtype as u8) << 8
             | u64::from(reduce_op) << 16
-            | u64::from(root) << 24;
+            | u64::from(root) << 24
+            | (level(bound) as u64) << 56;
         let mixed = kind.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mixed = mixed ^ (agreed_count(bound) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
         TagSeed(mixed ^ (mixed >> 29))
@@ -345,12 +510,17 @@ impl TagSeed {
 fn signature(bound: &Bound) -> Signature {
     let mut signature = Signature::new(bound.collective).of(agreed_count(bound) as u64, bound.dtype);
     if bound.collective.reduces() {
-        signature = signature.reduced_by(bound.reduce.op());
+        signature = signature.reduced_by(bound.reduce.op()).at(level(bound));
     }
     if bound.collective.rooted() {
         signature = signature.rooted_at(bound.root);
     }
     signature
+}
+
+/// What the call asks for; nothing where nothing is folded.
+fn level(bound: &Bound) -> Level {
+    if bound.collective.reduces() { bound.reduce.level() } else { Level::Run }
 }
 
 /// The count that is the same on all ranks; 0 where blocks differ.
@@ -368,20 +538,25 @@ fn prove(plan: &Plan) -> Result<()> {
     }
 }
 
-/// How algorithms are chosen for `n` ranks under these settings, when all of them share memory or
-/// some are reached over a network.
+/// How algorithms are chosen for `n` ranks under these settings, when the farthest peer is reached as `reach`
+/// says and all ranks share so many `cores` of one host (0: they do not). Heeds the tuning file.
 ///
 /// # Errors
 ///
-/// A file of `CCL_ALGO_FILE` that holds no algorithm, a name in `CCL_ALGO` that is none, or rules that leave a collective none, or none that reaches the
-/// level of determinism.
-pub fn selection(config: &Config, n: u32, reach: Reach) -> Result<Selection> {
-    let rates = match reach {
-        Reach::Memory => Rates::SHARED_MEMORY,
-        Reach::MemoryDirect => Rates::SHARED_MEMORY_DIRECT,
-        Reach::Loopback { ranks_per_core } => Rates::LOOPBACK.shared_by(ranks_per_core),
-        Reach::Network => Rates::SOCKET,
-    };
+/// A file of `CCL_ALGO_FILE` that holds no algorithm, a tuning file that cannot be read, a name in `CCL_ALGO` that
+/// is none, or rules that leave a collective none, or none that reaches the level of determinism.
+pub fn selection(config: &Config, n: u32, reach: Reach, cores: u32) -> Result<Selection> {
+    let tuning = Tuning::of(config)?.unwrap_or_default();
+    tuned_selection(config, n, (reach, cores), &tuning)
+}
+
+/// [`selection`] with this tuning, whatever the settings say.
+pub(crate) fn tuned_selection(
+    config: &Config,
+    n: u32,
+    (reach, cores): (Reach, u32),
+    tuning: &Tuning,
+) -> Result<Selection> {
     let level = match config.determinism() {
         Determinism::Run => Level::Run,
         Determinism::Size => Level::Size,
@@ -389,12 +564,17 @@ pub fn selection(config: &Config, n: u32, reach: Reach) -> Result<Selection> {
     };
     let user = user::algorithms(config, n)?;
     let allow = config.algo().map_or(Ok(Allow::default()), |choices| allow(choices, &user))?;
+    let (rates, rules) = (tuning.rates(reach).on(n, cores), tuning.rules(reach, n));
     let max_channels = most_channels(config);
-    let inputs = Inputs { n, rates, max_channels, max_peers: MOST_PEERS, level, allow, user };
+    let inputs = Inputs { n, rates, max_channels, max_peers: MOST_PEERS, level, allow, user, rules };
+    select(inputs)
+}
+
+fn select(inputs: Inputs) -> Result<Selection> {
     Selection::new(inputs).map_err(|error| {
         Error::usage(
             format!(
-                "expected CCL_ALGO and CCL_DETERMINISM to leave an algorithm for {}, found none",
+                "expected CCL_ALGO and CCL_DETERMINISM, or the call's level, to leave an algorithm for {}, found none",
                 error.collective
             ),
             "see `ccl plan explain` for the algorithms of each collective",
@@ -403,29 +583,50 @@ pub fn selection(config: &Config, n: u32, reach: Reach) -> Result<Selection> {
 }
 
 impl Reach {
+    /// All of them.
+    pub const ALL: [Reach; 4] = [Reach::Memory, Reach::MemoryDirect, Reach::Loopback, Reach::Network];
+
+    /// The name in tuning files and on command lines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Reach::Memory => "memory",
+            Reach::MemoryDirect => "memory_direct",
+            Reach::Loopback => "loopback",
+            Reach::Network => "network",
+        }
+    }
+
+    /// What such links cost on a machine that nobody has measured.
+    pub const fn rates(self) -> Rates {
+        match self {
+            Reach::Memory => Rates::SHARED_MEMORY,
+            Reach::MemoryDirect => Rates::SHARED_MEMORY_DIRECT,
+            Reach::Loopback => Rates::LOOPBACK,
+            Reach::Network => Rates::SOCKET,
+        }
+    }
+
     /// Chunks of this length are the fastest where the user has not asked for others: measured from 4
     /// to 64 KiB in memory, to 1 MiB over sockets, for all-reduce on two ranks. Shorter ones pay more
     /// for their slots than they gain.
     pub(crate) const fn chunk_bytes(self) -> usize {
         match self {
             Reach::Memory | Reach::MemoryDirect => 32 << 10,
-            Reach::Loopback { .. } | Reach::Network => 256 << 10,
+            Reach::Loopback | Reach::Network => 256 << 10,
         }
     }
 }
 
 /// How the farthest peer is reached.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reach {
     /// Through memory.
     Memory,
     /// Through memory, and each rank may read all others' memory.
     MemoryDirect,
     /// Over a network that does not leave the host.
-    Loopback {
-        /// How many ranks share a core, at least 1.
-        ranks_per_core: u32,
-    },
+    Loopback,
     /// Over a network.
     Network,
 }
@@ -443,14 +644,35 @@ fn allow(choices: &Choices, user: &[UserAlgorithm]) -> Result<Allow> {
             "see `ccl plan show` for the algorithms of each collective",
         ));
     }
-    let rules = Collective::ALL.map(|collective| {
+    let known: Vec<String> = Collective::ALL.iter().map(|c| c.name().replace('_', "")).collect();
+    if let Some(unknown) = choices.collectives().find(|name| !known.iter().any(|known| known == name)) {
+        let names = Collective::ALL.map(Collective::name).join(", ");
+        return Err(Error::usage(
+            format!("expected CCL_ALGO to name collectives ({names}), found {unknown}"),
+            "write a rule for one collective as in all_reduce:ring",
+        ));
+    }
+    let mut text = Vec::new();
+    for collective in Collective::ALL {
         let own = user.iter().any(|user| user.plan().collective() == collective);
-        let all = algorithms(collective).iter().chain(own.then_some(&Algorithm::User));
-        let allowed: Vec<_> =
-            all.filter(|a| choices.allows(collective.name(), a.name())).map(|a| a.name()).collect();
-        (!allowed.is_empty()).then(|| format!("{collective}:{}", allowed.join(",")))
-    });
-    let text: Vec<_> = rules.into_iter().flatten().collect();
+        let all: Vec<Algorithm> =
+            algorithms(collective).iter().copied().chain(own.then_some(Algorithm::User)).collect();
+        let names =
+            |algorithms: &[Algorithm]| algorithms.iter().map(|a| a.name()).collect::<Vec<_>>().join(",");
+        let allowed: Vec<Algorithm> =
+            all.iter().copied().filter(|a| choices.allows(collective.name(), a.name())).collect();
+        if !allowed.is_empty() {
+            text.push(format!("{collective}:{}", names(&allowed)));
+        } else if choices.is_about(collective.name()) {
+            return Err(Error::usage(
+                format!(
+                    "expected CCL_ALGO to leave an algorithm for {collective} ({}), found none",
+                    names(&all)
+                ),
+                "see `ccl plan show` for the algorithms of each collective",
+            ));
+        }
+    }
     text.join(";").parse().map_err(|error| Error::bug(format!("CCL_ALGO: {error}")))
 }
 

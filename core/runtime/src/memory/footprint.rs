@@ -21,7 +21,8 @@ pub struct Footprint {
     pub mapped_bytes: u64,
     /// Bytes of this process alone: slots towards the network, and with one rank those to itself.
     pub private_bytes: u64,
-    /// Connections over the network: one for each direction, channel and tag of a networked peer.
+    /// Connections over the network: one for each channel and tag of a networked peer. A network whose
+    /// connections serve one direction only has twice as many, of which nothing predicted knows.
     pub connections: u64,
     /// Sockets of connections, as the socket network makes them, and the control connection. The process
     /// that made the unique id has one more for each rank, and for a minute at most its port; a process

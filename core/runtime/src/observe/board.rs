@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ccl_plan::{Collective, Dtype, Rank, ReduceOp};
+use ccl_plan::{Collective, Dtype, Level, Rank, ReduceOp};
 use serde::{Deserialize, Serialize};
 
 /// What an operation is: all ranks must enter the same under the same sequence number.
@@ -19,6 +19,8 @@ pub struct Signature {
     pub dtype: Option<Dtype>,
     /// The reduce operation, if the collective reduces.
     pub reduce_op: Option<ReduceOp>,
+    /// The level of determinism that the call asks for.
+    pub level: Level,
     /// The distinguished rank, if the collective has one.
     pub root: Option<Rank>,
     /// Elements in the vector or block; 0 where blocks differ.
@@ -30,7 +32,15 @@ pub struct Signature {
 impl Signature {
     /// A signature with no elements, reduce operation or root.
     pub const fn new(collective: Collective) -> Signature {
-        Signature { collective, dtype: None, reduce_op: None, root: None, count: 0, counts_hash: 0 }
+        Signature {
+            collective,
+            dtype: None,
+            reduce_op: None,
+            level: Level::Run,
+            root: None,
+            count: 0,
+            counts_hash: 0,
+        }
     }
 
     /// The same with `count` elements of `dtype`.
@@ -43,6 +53,12 @@ impl Signature {
     #[must_use]
     pub const fn reduced_by(self, reduce_op: ReduceOp) -> Signature {
         Signature { reduce_op: Some(reduce_op), ..self }
+    }
+
+    /// The same at a level of determinism.
+    #[must_use]
+    pub const fn at(self, level: Level) -> Signature {
+        Signature { level, ..self }
     }
 
     /// The same with `root` distinguished.
@@ -61,7 +77,7 @@ impl Signature {
     pub(crate) fn pack(&self) -> Packed {
         let dtype = self.dtype.map_or(NONE, |dtype| dtype as u8);
         let reduce_op = self.reduce_op.map_or(NONE, |reduce_op| reduce_op as u8);
-        let flags = u8::from(self.root.is_some());
+        let flags = u8::from(self.root.is_some()) | (self.level as u8) << 1;
         let codes = u32::from_le_bytes([self.collective as u8, dtype, reduce_op, flags]);
         let root = self.root.map_or(0, |root| root.0);
         Packed([u64::from(codes) | u64::from(root) << 32, self.count, self.counts_hash])
@@ -73,7 +89,8 @@ impl Signature {
             collective: Collective::from_code(collective)?,
             dtype: Dtype::from_code(dtype),
             reduce_op: ReduceOp::from_code(reduce_op),
-            root: (flags != 0).then_some(Rank((codes >> 32) as u32)),
+            level: Level::ALL.get(usize::from(flags >> 1)).copied()?,
+            root: (flags & 1 != 0).then_some(Rank((codes >> 32) as u32)),
             count,
             counts_hash,
         })
@@ -92,6 +109,9 @@ impl fmt::Display for Signature {
         }
         if let Some(reduce_op) = self.reduce_op {
             write!(f, ", {reduce_op}")?;
+        }
+        if self.level != Level::Run {
+            write!(f, ", determinism {}", self.level.name())?;
         }
         if let Some(root) = self.root {
             write!(f, ", root {root}")?;
@@ -278,6 +298,8 @@ struct SignatureText {
     collective: String,
     dtype: Option<String>,
     reduce_op: Option<String>,
+    // Never left out: on the control connection a field has no name.
+    level: String,
     root: Option<u32>,
     count: u64,
     counts_hash: u64,
@@ -289,6 +311,7 @@ impl From<Signature> for SignatureText {
             collective: signature.collective.name().into(),
             dtype: signature.dtype.map(|dtype| dtype.name().into()),
             reduce_op: signature.reduce_op.map(|reduce_op| reduce_op.name().into()),
+            level: signature.level.name().into(),
             root: signature.root.map(|root| root.0),
             count: signature.count,
             counts_hash: signature.counts_hash,
@@ -304,6 +327,10 @@ impl TryFrom<SignatureText> for Signature {
             collective: text.collective.parse()?,
             dtype: text.dtype.map(|name| name.parse()).transpose()?,
             reduce_op: text.reduce_op.map(|name| name.parse()).transpose()?,
+            level: Level::ALL
+                .into_iter()
+                .find(|level| level.name() == text.level)
+                .ok_or(ccl_plan::dtype::UnknownName)?,
             root: text.root.map(Rank),
             count: text.count,
             counts_hash: text.counts_hash,
@@ -399,15 +426,21 @@ mod tests {
         let rooted = Signature::new(Collective::Reduce).of(8, Dtype::Bf16).reduced_by(ReduceOp::Max);
         assert_eq!(rooted.rooted_at(Rank(2)).to_string(), "reduce of 8 bfloat16, max, root 2");
         assert_eq!(Signature::new(Collective::Barrier).to_string(), "barrier");
+        let strict = Signature::new(Collective::AllReduce).of(1, Dtype::F32).reduced_by(ReduceOp::Sum);
+        assert_eq!(strict.at(Level::World).to_string(), "all_reduce of 1 float, sum, determinism world");
     }
 
     proptest! {
         #[test]
-        fn packing_loses_nothing(collective in 0u8..16, dtype in 0u8..13, op in 0u8..7, root: Option<u32>, count: u64, counts_hash: u64) {
+        fn packing_loses_nothing(
+            collective in 0u8..16, dtype in 0u8..13, op in 0u8..7, level in 0usize..3, root: Option<u32>,
+            count: u64, counts_hash: u64,
+        ) {
             let signature = Signature {
                 collective: Collective::from_code(collective).unwrap(),
                 dtype: Dtype::from_code(dtype),
                 reduce_op: ReduceOp::from_code(op),
+                level: Level::ALL[level],
                 root: root.map(Rank),
                 count,
                 counts_hash,

@@ -86,10 +86,22 @@ pub(crate) struct Bound {
     pub(crate) in_place: bool,
 }
 
+/// Refuses a root or peer that is no rank.
+pub(crate) fn check_root(collective: Collective, root: Rank, n: u32) -> Result<()> {
+    let named = collective.rooted() || matches!(collective, Collective::Send | Collective::Recv);
+    if named && root.0 >= n {
+        return Err(Error::usage(
+            format!("expected a root or peer below {n}, found {root}"),
+            "ranks are numbered from 0 within their communicator",
+        ));
+    }
+    Ok(())
+}
+
 impl Request<'_> {
     /// Checks lengths, root and tables for `rank` of `n`, and resolves addresses.
     pub(crate) fn bind(&mut self, rank: Rank, n: u32) -> Result<Bound> {
-        self.check_root(n)?;
+        check_root(self.collective, self.root, n)?;
         if self.collective.uneven() {
             self.check_blocks(rank, n)?;
         }
@@ -131,18 +143,6 @@ impl Request<'_> {
             recv_counts: blocks.recv_counts,
             recv_offsets: blocks.recv_offsets,
         })
-    }
-
-    fn check_root(&self, n: u32) -> Result<()> {
-        let named =
-            self.collective.rooted() || matches!(self.collective, Collective::Send | Collective::Recv);
-        if named && self.root.0 >= n {
-            return Err(Error::usage(
-                format!("expected a root or peer below {n}, found {}", self.root),
-                "ranks are numbered from 0 within their communicator",
-            ));
-        }
-        Ok(())
     }
 
     /// Elements that the send and receive buffers must hold on this rank.

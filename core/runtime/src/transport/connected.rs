@@ -7,7 +7,7 @@ use ccl_plan::{Channel, Rank};
 use super::checksum::{ChecksumReceive, ChecksumSend, TRAILER_BYTES};
 use super::edge::{EdgeName, ReceiveKind, SendKind};
 use super::fault;
-use super::net::{Network, SlotShape};
+use super::net::{Network, Peers, SlotShape};
 use super::shm::{MemoryReceive, MemorySend, Neighbours};
 use super::trace::{TraceReceive, TraceSend};
 use super::{
@@ -54,7 +54,7 @@ impl Connected {
             }
             None => {
                 let shape = net_shape(settings);
-                SendKind::Net(Box::new(self.network(settings, me)?.sender(peer, channel, tag, shape)?))
+                SendKind::Net(Box::new(self.network(settings, me)?.sender(key, shape)?))
             }
         };
         let name = self.name(me, peer, key, channel);
@@ -84,7 +84,7 @@ impl Connected {
             }
             None => {
                 let shape = net_shape(settings);
-                ReceiveKind::Net(Box::new(self.network(settings, me)?.receiver(peer, channel, tag, shape)?))
+                ReceiveKind::Net(Box::new(self.network(settings, me)?.receiver(key, shape)?))
             }
         };
         let name = self.name(peer, me, key, channel);
@@ -107,12 +107,13 @@ impl Connected {
         EdgeName { from, to, channel, tag: key.tag, path: self.kinds[key.peer.index()] }
     }
 
-    pub(super) fn network(&mut self, settings: &TransportSettings, me: Rank) -> Result<&Network> {
+    pub(super) fn network(&mut self, settings: &TransportSettings, me: Rank) -> Result<&mut Network> {
         let network = match self.network.take() {
             Some(network) => network,
             None => {
-                let relay = Arc::clone(&self.relay);
-                Network::start(&settings.net, net_shape(settings), me, settings.secret, relay, &self.infos)?
+                let (relay, peers) = (Arc::clone(&self.relay), Peers::of(&self.infos));
+                let net = (&settings.net, None);
+                Network::start(net, net_shape(settings), me, settings.secret, relay, peers)?
             }
         };
         Ok(self.network.insert(network))

@@ -6,10 +6,11 @@ use std::time::Instant;
 use ccl_plan::{Channel, Rank};
 
 use super::connected::Connected;
-use super::net::Network;
+use super::net::{Network, Peers, SlotShape};
 use super::shm::{Neighbours, Own};
 use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo};
 use super::{TransportSettings, WaitSettings, agree, host};
+use crate::config::NameFilter;
 use crate::discover::cache;
 use crate::error::{Error, Result};
 use crate::memory::{Footprint, Ledger, Mailbox, MemoryFile, Windows};
@@ -54,6 +55,11 @@ impl Networking {
     /// As a vote, for the others.
     pub(crate) fn to_vote(self) -> Vec<u8> {
         vec![u8::from(self.used), u8::from(self.memory), u8::from(self.lends)]
+    }
+
+    /// What a rank has put behind its vote, as text.
+    pub(crate) fn beside(vote: &[u8]) -> String {
+        String::from_utf8_lossy(vote.get(3..).unwrap_or_default()).into_owned()
     }
 
     /// Of all ranks together: what some use, and whether all lend.
@@ -113,6 +119,25 @@ impl Fabric {
             reads_directly: false,
         };
         Ok((fabric, info))
+    }
+
+    /// What peers must know of this rank.
+    pub(crate) fn info(&self) -> &TransportInfo {
+        &self.info
+    }
+
+    /// After joining, and before anything is known of the peers: the network by itself, on the device that
+    /// `names` prefers, with slots of this shape.
+    ///
+    /// Errors: no network, no such device.
+    pub(crate) fn network_apart(
+        &self,
+        relay: Arc<dyn Relay>,
+        names: Option<&NameFilter>,
+        shape: SlotShape,
+    ) -> Result<Network> {
+        let settings = &self.settings;
+        Network::start((&settings.net, names), shape, self.me, settings.secret, relay, Peers::Unknown)
     }
 
     /// After joining: maps local peers' memory, agrees with all ranks on a path for each pair, and
@@ -311,12 +336,19 @@ impl Fabric {
         Ok(TransportSettings { secret: hasher.finalize().into(), mailboxes, ..self.settings.clone() })
     }
 
-    /// How many ranks share a core, if all ranks are on one host. The same on all ranks. Errors: not
+    /// How many cores the ranks share, if all are on one host; 0 if not. The same on all ranks. Errors: not
     /// connected.
-    pub(crate) fn ranks_per_core_of_one_host(&self) -> Result<Option<u32>> {
+    pub(crate) fn cores_of_one_host(&self) -> Result<u32> {
         let infos = &self.connected()?.infos;
         let one_host = infos.iter().all(|info| info.is_on_host_of(&self.info));
-        Ok(one_host.then(|| self.n.div_ceil(host::cores(infos.iter()) as u32)))
+        Ok(if one_host { host::cores(infos.iter()) as u32 } else { 0 })
+    }
+
+    /// How many ranks each host has, of those that follow each other. The same on all ranks. Errors: not connected.
+    pub(crate) fn nodes(&self) -> Result<Vec<u32>> {
+        let infos = &self.connected()?.infos;
+        let hosts = infos.chunk_by(|one, next| one.is_on_host_of(next));
+        Ok(hosts.map(|ranks| ranks.len() as u32).collect())
     }
 
     /// Whether everything posted is on its way: nothing waits in this process for the network.

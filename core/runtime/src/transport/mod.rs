@@ -43,8 +43,10 @@ pub use edge::{EdgeKey, ReceiveEdge, SendEdge, Slot};
 pub(crate) use fabric::Networking;
 pub use fabric::{EdgeIndex, Fabric};
 pub use fault::{FaultKind, FaultRule};
-pub(crate) use net::LONGEST_LENT_BYTES;
 pub use net::NetSettings;
+#[cfg(test)]
+pub(crate) use net::counted;
+pub(crate) use net::{LONGEST_LENT_BYTES, Network, SlotShape};
 pub use path::{Path, PathKind};
 pub use relay::Relay;
 pub use settings::{Checksum, ProcessInfo, SeatInfo, SharedMemory, TransportInfo, TransportSettings};

@@ -131,7 +131,8 @@ impl TransportSettings {
     }
 
     /// What each of n ranks takes, `locals` of which share memory with it, itself among them: before any
-    /// edge is used, and when all are. The control connection aside; sockets are counted as connections.
+    /// edge is used, and when all are. The control connection aside; sockets are counted as connections,
+    /// which serve both ways as those of the socket network do.
     pub(crate) fn footprints(&self, n: u32, locals: u32) -> [Footprint; 2] {
         let region_bytes = self.layout(locals as usize).bytes() as u64;
         if n == 1 {
@@ -142,8 +143,8 @@ impl TransportSettings {
             mapped_bytes: u64::from(locals) * region_bytes,
             ..Footprint::default()
         };
-        let connections = 2 * u64::from(n - locals) * u64::from(self.channels) * u64::from(self.tags);
-        let private_bytes = connections * net_shape(self).staging_bytes() as u64;
+        let connections = u64::from(n - locals) * u64::from(self.channels) * u64::from(self.tags);
+        let private_bytes = 2 * connections * net_shape(self).staging_bytes() as u64;
         [before_use, Footprint { private_bytes, connections, ..before_use }]
     }
 

@@ -1,11 +1,13 @@
 //! A scenario as it is written.
 
+use ccl_plan::cost::Rates;
 use serde::Deserialize;
 use toml::{Table, Value};
 
 use crate::bootstrap::Bootstrap;
 use crate::error::{Error, Result};
 use crate::formula::Protocol;
+use crate::host::{Carried, Host};
 use crate::machine::{Fault, Machine};
 
 /// The file, key by key. What each means is in the manual, `docs/manual/simulator.md`.
@@ -27,14 +29,14 @@ pub(super) struct File {
     pub(super) block_bytes: Vec<Size>,
     pub(super) ranks: Vec<u32>,
     pub(super) machine: Option<Value>,
+    pub(super) host: Option<HostFile>,
     #[serde(default = "four")]
     pub(super) element_bytes: usize,
     #[serde(default = "one")]
     pub(super) channels: u16,
     #[serde(default = "eight")]
     pub(super) slots: usize,
-    #[serde(default = "half_a_mebibyte")]
-    pub(super) chunk_bytes: Size,
+    pub(super) chunk_bytes: Option<Size>,
     #[serde(default)]
     pub(super) root: u32,
     #[serde(default)]
@@ -58,6 +60,80 @@ pub enum Engine {
     Sweep,
     /// The programs, on shared links.
     Fluid,
+}
+
+/// One host whose cores the ranks share; what is left out is as the library assumes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HostFile {
+    pub(super) cores: u32,
+    #[serde(default)]
+    pub(super) links: Links,
+    #[serde(default)]
+    carried: Carried,
+    alpha_ns: Option<f64>,
+    switch_ns: Option<f64>,
+    message_ns: Option<f64>,
+    move_ns: Option<f64>,
+    call_ns: Option<f64>,
+    read_ns: Option<f64>,
+    slot_ns_per_byte: Option<f64>,
+    first_ns: Option<f64>,
+    first_bytes: Option<f64>,
+    beta_ns_per_byte: Option<f64>,
+    gamma_ns_per_byte: Option<f64>,
+    far: Option<f64>,
+    far_bytes: Option<f64>,
+}
+
+/// How the ranks of a host reach each other.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Links {
+    Memory,
+    #[default]
+    MemoryDirect,
+    Loopback,
+}
+
+impl HostFile {
+    pub(super) fn host(&self) -> Result<Host> {
+        let mut host = Host::new(match self.links {
+            Links::Memory => Rates::SHARED_MEMORY,
+            Links::MemoryDirect => Rates::SHARED_MEMORY_DIRECT,
+            Links::Loopback => Rates::LOOPBACK,
+        });
+        (host.carried, host.rates.cores) = (self.carried, self.cores);
+        let rates = &mut host.rates;
+        for (value, own) in [
+            (self.alpha_ns, &mut rates.alpha_ns),
+            (self.switch_ns, &mut rates.switch_ns),
+            (self.message_ns, &mut rates.message_ns),
+            (self.move_ns, &mut rates.move_ns),
+            (self.call_ns, &mut host.call_ns),
+            (self.read_ns, &mut host.read_ns),
+            (self.slot_ns_per_byte, &mut host.slot_ns_per_byte),
+            (self.first_ns, &mut host.first_ns),
+            (self.first_bytes, &mut host.first_bytes),
+            (self.beta_ns_per_byte, &mut rates.beta_ns_per_byte),
+            (self.gamma_ns_per_byte, &mut rates.gamma_ns_per_byte),
+            (self.far, &mut rates.far),
+            (self.far_bytes, &mut rates.far_bytes),
+        ] {
+            match value {
+                // Written so that what is no number is refused too.
+                Some(value) if !(0.0..1e12).contains(&value) => {
+                    return Err(Error::usage(
+                        format!("expected numbers from 0 on in [host], found {value}"),
+                        "times are in nanoseconds",
+                    ));
+                }
+                Some(value) => *own = value,
+                None => {}
+            }
+        }
+        Ok(host)
+    }
 }
 
 /// One line of the plot.
@@ -173,10 +249,6 @@ pub(super) fn parse(text: &str) -> Result<File> {
 
 fn measured() -> String {
     "measured".to_owned()
-}
-
-fn half_a_mebibyte() -> Size {
-    Size::Number(512 << 10)
 }
 
 fn one() -> u16 {

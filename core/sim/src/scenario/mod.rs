@@ -30,6 +30,7 @@ use crate::bootstrap::Bootstrap;
 use crate::error::{Error, Result};
 use crate::fluid::fluid;
 use crate::formula::{Constants, Protocol, Scheme};
+use crate::host::{self, Host};
 use crate::job::Job;
 use crate::machine::{Fault, Machine};
 use crate::network::Network;
@@ -89,6 +90,8 @@ struct Setting {
     slots: usize,
     chunk_bytes: u64,
     root: Rank,
+    /// Where all ranks are on one host and share its cores.
+    host: Option<Host>,
 }
 
 impl Scenario {
@@ -166,6 +169,10 @@ impl Question {
 impl Setting {
     /// The time of a call, and the steps that were swept.
     fn time_ns(&self, n: u32, bytes: u64) -> Result<(f64, u64)> {
+        if let Some(host) = &self.host {
+            let swept = host::time(&self.job(n, bytes)?, host)?;
+            return Ok((swept.finish_ns, swept.steps));
+        }
         let network = Network::new(&self.machine, &self.faults, self.channels)?;
         let gamma = 1.0 / self.machine.fold_gb_per_s;
         if self.engine == Engine::Formula {
@@ -178,6 +185,11 @@ impl Setting {
                 gamma_ns_per_byte: gamma,
                 workers: self.channels,
                 chunk_bytes: self.chunk_bytes,
+                switch_ns: 0.0,
+                message_ns: 0.0,
+                far: 0.0,
+                far_bytes: 1.0,
+                cores: 0,
                 pulls: false,
             };
             let cost = cost(self.collective, self.algorithm, n, bytes, &rates, self.channels);
@@ -230,8 +242,9 @@ struct Asks<'a> {
     file: &'a File,
     collective: Option<Collective>,
     machine: Option<Machine>,
+    host: Option<Host>,
     sizes: Vec<u64>,
-    chunk_bytes: u64,
+    chunk_bytes: Option<u64>,
 }
 
 impl<'a> Asks<'a> {
@@ -261,7 +274,8 @@ impl<'a> Asks<'a> {
             collective: collective.transpose()?,
             machine: file.machine.as_ref().map(file::machine).transpose()?,
             sizes: sizes.iter().map(file::Size::bytes).collect::<Result<_>>()?,
-            chunk_bytes: file.chunk_bytes.bytes()?,
+            host: file.host.as_ref().map(file::HostFile::host).transpose()?,
+            chunk_bytes: file.chunk_bytes.as_ref().map(file::Size::bytes).transpose()?,
             file,
         })
     }
@@ -307,6 +321,14 @@ impl<'a> Asks<'a> {
         let label = series.label.clone().unwrap_or_else(|| series.algorithm.clone());
         let machine = self.machine_of(series, ranks)?;
         let engine = series.engine.unwrap_or(self.file.engine);
+        if self.host.is_some()
+            && (self.machine.is_some() || engine != Engine::Sweep || !self.file.fault.is_empty())
+        {
+            return Err(Error::usage(
+                "expected nothing beside [host], found a machine, faults or another engine",
+                "ranks that share cores are swept, on one host",
+            ));
+        }
         let how = if engine == Engine::Nccl {
             let scheme = match series.algorithm.as_str() {
                 "ring" => Scheme::Ring,
@@ -347,6 +369,7 @@ impl<'a> Asks<'a> {
                 "choose one of these",
             )
         })?;
+        let own_chunk = self.host.map(|host| host.rates.chunk_bytes);
         let root = Rank(self.file.root);
         if root.0 >= machine.ranks() {
             return Err(Error::usage(
@@ -363,17 +386,19 @@ impl<'a> Asks<'a> {
             element_bytes: self.file.element_bytes,
             channels: self.file.channels,
             slots: self.file.slots,
-            chunk_bytes: self.chunk_bytes,
+            chunk_bytes: self.chunk_bytes.or(own_chunk).unwrap_or(HALF_A_MEBIBYTE),
             root,
+            host: self.host,
         })
     }
 
     /// The machine with so many ranks, and with what the line says of its latencies.
     fn machine_of(&self, series: &SeriesFile, ranks: u32) -> Result<Machine> {
-        let Some(machine) = &self.machine else {
+        let own = self.host.map(|_| Machine::one_node(ranks));
+        let Some(machine) = self.machine.as_ref().or(own.as_ref()) else {
             return Err(Error::usage(
                 "expected a machine, found none",
-                "add a line such as machine = \"summit\"",
+                "add a line such as machine = \"summit\", or a table [host]",
             ));
         };
         let mut machine = machine.with_ranks(ranks).ok_or_else(|| {
@@ -429,5 +454,7 @@ fn positive(what: &str, value: f64) -> Result<f64> {
     }
 }
 
+/// What a Move takes at most where nobody says otherwise.
+const HALF_A_MEBIBYTE: u64 = 512 << 10;
 /// Boundaries between chunks are rounded to this.
 const GRAIN_BYTES: usize = 16;

@@ -97,6 +97,9 @@ pub(crate) struct Args {
     /// What buffers are made of
     #[arg(long, value_name = "KIND", default_value = "ordinary")]
     memory: MemoryKind,
+    /// Measure what each level of determinism costs, all in turn on one communicator
+    #[arg(long, conflicts_with_all = ["workload", "overlap", "placement", "plot", "group", "memory", "check"])]
+    pub(crate) levels: bool,
     /// The deadline of every wait, in seconds, in place of CCL_TIMEOUT
     #[arg(long, value_name = "SECONDS", value_parser = crate::args::seconds)]
     pub(crate) timeout: Option<Duration>,
@@ -186,11 +189,11 @@ impl Args {
     }
 
     fn dtypes(&self) -> Result<Vec<Dtype>> {
-        each(&self.dtype, &Dtype::ALL, dtype)
+        each(&self.dtype, &Dtype::ALL, dtype, Dtype::name)
     }
 
     fn reduces(&self) -> Result<Vec<ReduceOp>> {
-        each(&self.op, &ReduceOp::ALL, reduce_op)
+        each(&self.op, &ReduceOp::ALL, reduce_op, ReduceOp::name)
     }
 
     fn checking(&self) -> Checking {
@@ -209,7 +212,7 @@ impl Args {
                 "name it: `ccl perf all_reduce`, `ccl perf -c allreduce,sendrecv`, `ccl perf all`, `ccl perf --workload resnet50`",
             ));
         }
-        each(&names, &Operation::all(), |name| name.parse().ok())
+        each(&names, &Operation::all(), |name| name.parse().ok(), Operation::name)
     }
 
     fn sizes(&self) -> Sizes {
@@ -231,15 +234,20 @@ impl Args {
 }
 
 /// Every item of a list of names; `all` stands for all there are.
-fn each<T: Copy>(names: &[String], all: &[T], parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+fn each<T: Copy>(
+    names: &[String],
+    all: &[T],
+    parse: impl Fn(&str) -> Option<T>,
+    shown: impl Fn(T) -> &'static str,
+) -> Result<Vec<T>> {
     let mut items = Vec::new();
     for name in names {
         match parse(name) {
             Some(item) => items.push(item),
             None if name == "all" => items.extend_from_slice(all),
             None => {
-                let cause =
-                    format!("expected a name from the list in `ccl perf --help`, or `all`, found `{name}`");
+                let known: Vec<_> = all.iter().copied().map(&shown).collect();
+                let cause = format!("expected one of {}, or all, found `{name}`", known.join(", "));
                 return Err(Error::usage(cause, "correct the name; lists take commas without spaces"));
             }
         }
@@ -384,6 +392,7 @@ mod tests {
             "--overlap --workload gpt2",
             "--working-set 1M",
             "--list",
+            "all_reduce --levels --overlap",
         ] {
             assert!(refuses(line), "{line}");
         }

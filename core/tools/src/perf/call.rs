@@ -2,7 +2,7 @@
 
 use ccl::reference::exact_scalar;
 use ccl::{
-    Blocks as BlockTables, Buffers, Collective, Communicator, Rank, Reduce, ReduceOp, Request, Result,
+    Blocks as BlockTables, Buffers, Collective, Communicator, Level, Rank, Reduce, ReduceOp, Request, Result,
 };
 
 use super::area::Area;
@@ -25,6 +25,7 @@ pub(crate) struct Call<'a> {
     comm: &'a Communicator,
     point: Point,
     placement: Placement,
+    level: Level,
     blocks: Blocks,
     /// Where data lies in every lane.
     pub(crate) layout: Layout,
@@ -36,7 +37,12 @@ impl<'a> Call<'a> {
         let (rank, n) = (comm.rank(), comm.size());
         let blocks = Blocks::seen_by(point.operation, point.amount.count, n, rank);
         let layout = Layout::new(point, placement, rank, n, &blocks);
-        Call { comm, point: *point, placement, blocks, layout }
+        Call { comm, point: *point, placement, level: Level::Run, blocks, layout }
+    }
+
+    /// The same calls at a level of determinism.
+    pub(crate) fn at(self, level: Level) -> Call<'a> {
+        Call { level, ..self }
     }
 
     /// Makes the call once on every lane: together, if there are several.
@@ -79,7 +85,7 @@ impl<'a> Call<'a> {
         Request {
             collective,
             dtype: self.point.dtype,
-            reduce: reduce(&self.point),
+            reduce: reduce(&self.point).at(self.level),
             count: self.point.amount.count,
             root: self.point.root,
             buffers,

@@ -7,18 +7,19 @@
 
 mod area;
 mod args;
-mod call;
-mod check;
-mod geometry;
+pub(crate) mod call;
+pub(crate) mod check;
+pub(crate) mod geometry;
 mod json;
 mod layout;
-mod measure;
-mod operation;
+mod levels;
+pub(crate) mod measure;
+pub(crate) mod operation;
 mod options;
 mod overlap;
 mod participants;
 pub(crate) mod plot;
-mod point;
+pub(crate) mod point;
 mod report;
 mod session;
 mod start;
@@ -51,7 +52,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         }
         Some(workload) => What::Workload(workload),
         None => {
-            args.overlap()?.map_or_else(|| args.options().map(What::Operations), |o| Ok(What::Overlap(o)))?
+            let operations = if args.levels { What::Levels } else { What::Operations };
+            args.overlap()?.map_or_else(|| args.options().map(operations), |o| Ok(What::Overlap(o)))?
         }
     };
     let config = config(args)?;
@@ -76,6 +78,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
 /// What is measured.
 enum What {
     Operations(Options),
+    /// The same operations at every level of determinism.
+    Levels(Options),
     Workload(Workload),
     Overlap(Overlap),
 }
@@ -85,6 +89,7 @@ impl What {
     fn run(&self, comm: &Communicator) -> Result<u64> {
         match self {
             What::Operations(options) => session::run(comm, options),
+            What::Levels(options) => levels::run(comm, options),
             What::Workload(workload) => workload::run(comm, workload),
             What::Overlap(overlap) => overlap::run(comm, overlap),
         }
@@ -92,7 +97,10 @@ impl What {
 
     fn check_roots(&self, n: u32) -> Result<()> {
         match self {
-            What::Operations(Options { roots: Roots::One(Rank(root)), .. }) if *root >= n => {
+            What::Operations(Options { roots: Roots::One(Rank(root)), .. })
+            | What::Levels(Options { roots: Roots::One(Rank(root)), .. })
+                if *root >= n =>
+            {
                 Err(Error::usage(
                     format!("expected a root below {n}, found {root}"),
                     "ranks are numbered from 0; give --root a smaller one, or all",

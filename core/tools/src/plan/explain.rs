@@ -13,7 +13,7 @@ use crate::text;
 
 /// Say which algorithm the library would choose, at what predicted time, and why the others lost.
 ///
-/// Heeds the settings (CCL_ALGO, CCL_DETERMINISM, CCL_MAX_NCHANNELS). A size is that of the vector, or
+/// Heeds the settings (CCL_ALGO, CCL_TUNING_FILE, CCL_DETERMINISM, CCL_MAX_NCHANNELS). A size is that of the vector, or
 /// of all blocks together.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -27,8 +27,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     nranks: u32,
     /// How the farthest rank is reached
-    #[arg(long, default_value = "memory")]
+    #[arg(long, default_value = "memory-direct")]
     path: Way,
+    /// Cores that the ranks share, but over a network [default: this machine's]
+    #[arg(long, value_name = "N")]
+    cores: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -37,8 +40,10 @@ pub(crate) struct Args {
 /// How ranks reach each other.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Way {
-    /// All share memory
+    /// All share memory, and may not read each other's
     Memory,
+    /// All share memory, and read each other's where that is faster: the usual case on one host
+    MemoryDirect,
     /// Over a network inside this machine, whose cores the ranks share
     Loopback,
     /// Some are reached over a network
@@ -47,15 +52,17 @@ enum Way {
 
 /// Explains.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    let cores = match args.path {
+        Way::Network => 0,
+        _ => args.cores.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
+    };
     let reach = match args.path {
         Way::Memory => Reach::Memory,
-        Way::Loopback => {
-            let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-            Reach::Loopback { ranks_per_core: args.nranks.div_ceil(cores) }
-        }
+        Way::MemoryDirect => Reach::MemoryDirect,
+        Way::Loopback => Reach::Loopback,
         Way::Network => Reach::Network,
     };
-    let selection = selection(&Config::load()?, args.nranks, reach)?;
+    let selection = selection(&Config::load()?, args.nranks, reach, cores)?;
     text::print(&match (args.json, args.bytes.is_empty()) {
         (true, _) => format!("{}\n", json_of(args, &selection)),
         (false, true) => ranges(args.collective, &selection),

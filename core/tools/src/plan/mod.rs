@@ -2,6 +2,7 @@
 
 mod explain;
 mod files;
+mod large;
 mod memory;
 mod show;
 mod verify;

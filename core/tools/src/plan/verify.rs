@@ -16,7 +16,7 @@ use ccl::{Collective, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use super::{files, parse_algorithm, parse_collective};
+use super::{files, large, parse_algorithm, parse_collective};
 use crate::text;
 
 /// Verify every algorithm of every collective for every number of ranks, and see that damaged
@@ -29,7 +29,8 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
     /// The largest number of ranks
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(long, value_name = "N", default_value_t = 64, default_value_if("large", "true", "100000"))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(super) max_ranks: u32,
     /// The smallest number of ranks
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -52,6 +53,10 @@ pub(crate) struct Args {
     /// Plans verified at the same time [default: the number of CPUs]
     #[arg(long, value_name = "J")]
     jobs: Option<NonZero<usize>>,
+    /// Only large numbers of ranks, around powers of two up to 100,000: every rank where memory and time allow, else
+    /// one for all
+    #[arg(long, conflicts_with_all = ["quick", "seed", "mutations", "files"])]
+    large: bool,
     /// Print one JSON object
     #[arg(long)]
     pub(super) json: bool,
@@ -61,6 +66,9 @@ pub(crate) struct Args {
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     if !args.files.is_empty() {
         return files::main(args);
+    }
+    if args.large {
+        return large::main(args);
     }
     let start = Instant::now();
     let outcome = run(args);
@@ -103,27 +111,38 @@ fn run(args: &Args) -> Outcome {
     let mut plans: Vec<_> = plans(args.min_ranks..=args.max_ranks).filter(|plan| args.wants(plan)).collect();
     plans.reverse();
     let depth = if args.quick { Depth::Quick } else { Depth::Full };
-    let jobs = args.jobs.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZero::get);
-    let progress = progress(plans.len());
-    let (next, outcome) = (AtomicUsize::new(0), Mutex::new(Outcome::default()));
-    let work = || {
-        while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let result = verify(plan, depth).and_then(|report| args.with_damage(plan, report));
-            outcome.lock().expect("nothing panics while it adds").add(plan, result);
-            progress.inc(1);
-        }
-    };
-    thread::scope(|scope| {
-        (0..jobs).for_each(|_| {
-            scope.spawn(work);
-        });
+    let outcome = Mutex::new(Outcome::default());
+    args.on_threads(&plans, |plan| {
+        let result = verify(plan, depth).and_then(|report| args.with_damage(plan, report));
+        outcome.lock().expect("nothing panics while it adds").add(plan, result);
     });
-    progress.finish_and_clear();
     outcome.into_inner().expect("nothing panics while it adds")
 }
 
 impl Args {
-    fn wants(&self, plan: &Plan) -> bool {
+    /// Plans verified at the same time.
+    pub(super) fn jobs(&self) -> usize {
+        self.jobs.or_else(|| thread::available_parallelism().ok()).map_or(1, NonZero::get)
+    }
+
+    /// Does `work` for each of `plans`, with as many threads as there are jobs.
+    pub(super) fn on_threads(&self, plans: &[Plan], work: impl Fn(&Plan) + Sync) {
+        let (next, progress) = (AtomicUsize::new(0), progress(plans.len()));
+        let all = || {
+            while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
+                work(plan);
+                progress.inc(1);
+            }
+        };
+        thread::scope(|scope| {
+            (0..self.jobs()).for_each(|_| {
+                scope.spawn(all);
+            });
+        });
+        progress.finish_and_clear();
+    }
+
+    pub(super) fn wants(&self, plan: &Plan) -> bool {
         let (collectives, algorithms) = (&self.collective, &self.algorithm);
         (collectives.is_empty() || collectives.contains(&plan.collective()))
             && (algorithms.is_empty() || algorithms.contains(&plan.algorithm()))

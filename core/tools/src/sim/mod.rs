@@ -1,5 +1,6 @@
 //! `ccl sim`: the time of collectives on machines that one does not have.
 
+mod measured;
 mod plot;
 
 use std::path::{Path, PathBuf};
@@ -22,8 +23,15 @@ use crate::text;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The scenario
-    #[arg(value_name = "FILE.toml", required_unless_present = "machines")]
+    #[arg(value_name = "FILE.toml", required_unless_present_any = ["machines", "measured"])]
     scenario: Option<PathBuf>,
+    /// In place of a scenario: how far from measurements of this machine is what the simulator says? Files that
+    /// `ccl tune --json` wrote; of several the least time of each cell counts
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["scenario", "plot", "machines"])]
+    measured: Vec<PathBuf>,
+    /// With --measured: status 1 if the median error is more than this
+    #[arg(long, value_name = "PERCENT", requires = "measured", conflicts_with = "scenario")]
+    check: Option<f64>,
     /// Print one JSON object per point
     #[arg(long)]
     json: bool,
@@ -37,6 +45,9 @@ pub(crate) struct Args {
 
 /// Simulates.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
+    if !args.measured.is_empty() {
+        return measured::main(&args.measured, args.json, args.check);
+    }
     let Some(path) = args.scenario.as_deref().filter(|_| !args.machines) else {
         return text::print(&machines()).map(|()| ExitCode::SUCCESS);
     };
@@ -150,6 +161,8 @@ Examples:
   ccl sim docs/scenarios/alps.toml --plot alps.svg          measured and predicted
   ccl sim docs/scenarios/oversubscribed.toml --json         shared links
   ccl sim --machines
+  ccl tune --json > here.jsonl; ccl sim --measured here.jsonl --check 15
+                                                            this machine, measured and simulated
 
 A scenario:
   collective = \"all_reduce\"

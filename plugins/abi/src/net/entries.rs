@@ -73,6 +73,8 @@ impl<N: Net> Entries<N> {
             test_recvs: Some(Self::test_recvs),
             flush: Some(Self::flush),
             abort: Some(Self::abort),
+            isend_more: Some(Self::isend_more),
+            turn: if N::TWO_WAY { Some(Self::turn) } else { None },
             ..CclNetV1::EMPTY
         }
     }
@@ -239,6 +241,22 @@ impl<N: Net> Entries<N> {
         })
     }
 
+    unsafe extern "C" fn turn(comm: Ptr, side: u32, out: *mut Ptr) -> i32 {
+        guard(Self::at("turn"), || {
+            // SAFETY: a comm of the stated side.
+            let other = unsafe {
+                match side {
+                    c::SIDE_SEND => Object::leak(object::<N::SendComm>(comm).with(N::turn_send)?),
+                    c::SIDE_RECV => Object::leak(object::<N::RecvComm>(comm).with(N::turn_recv)?),
+                    _ => return Err(bad_side(side)),
+                }
+            };
+            // SAFETY: the contract of the entries.
+            unsafe { out.write(other) };
+            Ok(())
+        })
+    }
+
     unsafe extern "C" fn isend(
         comm: Ptr,
         data: *const c_void,
@@ -247,14 +265,37 @@ impl<N: Net> Entries<N> {
         mr: Ptr,
         out: *mut Ptr,
     ) -> i32 {
-        guard(Self::at("isend"), || {
-            let message = SendBuffer { data: data.cast(), bytes: bytes as usize, tag, mr: Mr(mr as usize) };
-            // SAFETY: a comm from `poll_connect`.
-            let request = unsafe { object::<N::SendComm>(comm) }.with(|comm| comm.send(message))?;
-            // SAFETY: the contract of the entries.
-            unsafe { out.write(request_to_c(request)) };
-            Ok(())
-        })
+        let message = SendBuffer { data: data.cast(), bytes: bytes as usize, tag, mr: Mr(mr as usize) };
+        // SAFETY: the contract of the entries.
+        guard(Self::at("isend"), || unsafe { Self::sent(comm, out, |comm| comm.send(message)) })
+    }
+
+    unsafe extern "C" fn isend_more(
+        comm: Ptr,
+        data: *const c_void,
+        bytes: u64,
+        tag: u32,
+        mr: Ptr,
+        out: *mut Ptr,
+    ) -> i32 {
+        let message = SendBuffer { data: data.cast(), bytes: bytes as usize, tag, mr: Mr(mr as usize) };
+        // SAFETY: the contract of the entries.
+        guard(Self::at("isend_more"), || unsafe { Self::sent(comm, out, |comm| comm.send_more(message)) })
+    }
+
+    /// # Safety
+    ///
+    /// A comm from `poll_connect` or `turn`, and a place for a request.
+    unsafe fn sent(
+        comm: Ptr,
+        out: *mut Ptr,
+        send: impl FnOnce(&mut N::SendComm) -> Result<Option<Request>>,
+    ) -> Result<()> {
+        // SAFETY: a comm of ours.
+        let request = unsafe { object::<N::SendComm>(comm) }.with(send)?;
+        // SAFETY: the caller's contract.
+        unsafe { out.write(request_to_c(request)) };
+        Ok(())
     }
 
     unsafe extern "C" fn irecv(
@@ -365,12 +406,13 @@ impl<N: Net> Entries<N> {
         })
     }
 
+    const NAME: &'static str = match N::NAME.to_str() {
+        Ok(name) => name,
+        Err(_) => "plugin",
+    };
+
     const fn at(entry: &'static str) -> (&'static str, &'static str) {
-        let name = match N::NAME.to_str() {
-            Ok(name) => name,
-            Err(_) => "plugin",
-        };
-        (name, entry)
+        (Self::NAME, entry)
     }
 }
 

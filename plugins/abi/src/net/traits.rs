@@ -14,6 +14,8 @@ use crate::settings::Settings;
 pub trait Net: Send + Sync + Sized + 'static {
     /// The network's name, as `CCL_NET` names it.
     const NAME: &'static CStr;
+    /// Whether connections can be turned, all of them: then both `turn_` functions are there.
+    const TWO_WAY: bool = false;
     /// What accepts connections.
     type Listener: Listener<RecvComm = Self::RecvComm>;
     /// A connection being made.
@@ -37,6 +39,19 @@ pub trait Net: Send + Sync + Sized + 'static {
 
     /// Starts connecting from a device to the listener that made the handle.
     fn connect(&self, device: u32, handle: &Handle) -> Result<Self::Connecting>;
+
+    /// The other direction of a connection, once: receives what the peer sends. Each direction works
+    /// and is closed by itself, as `ccl_net.h` says of `turn`.
+    fn turn_send(comm: &mut Self::SendComm) -> Result<Self::RecvComm> {
+        let _ = comm;
+        Err(Error::unsupported("turn"))
+    }
+
+    /// The other direction of a connection, once: sends to the peer.
+    fn turn_recv(comm: &mut Self::RecvComm) -> Result<Self::SendComm> {
+        let _ = comm;
+        Err(Error::unsupported("turn"))
+    }
 
     /// Makes every later and pending call on the context's objects fail with
     /// [`Code::ABORTED`](crate::Code::ABORTED). Called from any thread, at any time.
@@ -79,6 +94,11 @@ pub trait SendComm: Send + 'static {
 
     /// Posts a message, or not now (the host asks again with the same message).
     fn send(&mut self, message: SendBuffer) -> Result<Option<Request>>;
+
+    /// As `send`, of a message that another follows at once: it may wait for that one, or for a test.
+    fn send_more(&mut self, message: SendBuffer) -> Result<Option<Request>> {
+        self.send(message)
+    }
 
     /// Whether the message's bytes may be reused. After `true` the request is dead.
     fn test(&mut self, request: Request) -> Result<bool>;

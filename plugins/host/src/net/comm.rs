@@ -9,7 +9,7 @@ use ccl_plugin::net::MemoryKind;
 
 use crate::error::NetError;
 use crate::net::call;
-use crate::net::context::NetContext;
+use crate::net::context::{NetContext, object};
 use crate::net::plugin::NetPlugin;
 
 /// Memory registered with one comm. It ends with the comm, or earlier with `deregister`.
@@ -119,6 +119,37 @@ impl SendComm {
         Ok(self.0.request(raw, bytes))
     }
 
+    /// As [`SendComm::send`], of a message that another follows at once: it may travel with that one. Call
+    /// that, or [`SendComm::test`], before anything that waits.
+    ///
+    /// # Safety
+    ///
+    /// As for [`SendComm::send`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`SendComm::send`].
+    #[inline]
+    pub unsafe fn send_more(
+        &mut self,
+        data: *const u8,
+        bytes: usize,
+        tag: u32,
+        mr: &Mr,
+    ) -> Result<Option<Request>, NetError> {
+        if self.0.plugin.table().isend_more.is_none() {
+            // SAFETY: the caller's contract.
+            return unsafe { self.send(data, bytes, tag, mr) };
+        }
+        self.0.check_range("isend_more", data as usize, bytes, mr)?;
+        let mut raw = ptr::null_mut();
+        call!(
+            self.0.plugin,
+            isend_more(self.0.raw.as_ptr(), data.cast(), bytes as u64, tag, mr.raw, &raw mut raw)
+        )?;
+        Ok(self.0.request(raw, bytes))
+    }
+
     /// Whether a send is done, and its bytes. After that, or after an error, the request is dead.
     ///
     /// # Errors
@@ -134,6 +165,18 @@ impl SendComm {
             request.raw = None;
         }
         tested.map(|()| (done != 0).then_some(request.extent))
+    }
+
+    /// The other direction of the connection: what the peer sends at its end, after the same call there.
+    /// Once; [`NetPlugin::turns`] says whether a network offers it.
+    ///
+    /// # Errors
+    ///
+    /// [`NetError::Unsupported`]; [`NetError::Usage`] the second time.
+    pub fn turn(&mut self) -> Result<RecvComm, NetError> {
+        let raw = self.0.turn()?;
+        // SAFETY: a comm that `turn` just gave for a send comm.
+        Ok(unsafe { RecvComm::from_raw(raw, self.0.context.clone()) })
     }
 
     /// The context it belongs to.
@@ -276,6 +319,18 @@ impl RecvComm {
         Ok(done)
     }
 
+    /// The other direction of the connection: to the peer, who receives at its end after the same call
+    /// there. Once; [`NetPlugin::turns`] says whether a network offers it.
+    ///
+    /// # Errors
+    ///
+    /// [`NetError::Unsupported`]; [`NetError::Usage`] the second time.
+    pub fn turn(&mut self) -> Result<SendComm, NetError> {
+        let raw = self.0.turn()?;
+        // SAFETY: a comm that `turn` just gave for a recv comm.
+        Ok(unsafe { SendComm::from_raw(raw, self.0.context.clone()) })
+    }
+
     /// The context it belongs to.
     pub fn context(&self) -> &NetContext {
         &self.0.context
@@ -333,6 +388,12 @@ impl End {
             return Err(self.foreign("dereg_mr", "registration"));
         }
         call!(self.plugin, dereg_mr(self.raw.as_ptr(), self.side, mr.raw))
+    }
+
+    fn turn(&mut self) -> Result<NonNull<c_void>, NetError> {
+        let mut raw = ptr::null_mut();
+        call!(self.plugin, turn(self.raw.as_ptr(), self.side, &raw mut raw))?;
+        object(self.plugin, "turn", raw)
     }
 
     #[inline]

@@ -246,7 +246,11 @@ impl Drop for Connecting {
     }
 }
 
-fn object(plugin: NetPlugin, call: &'static str, raw: *mut c_void) -> Result<NonNull<c_void>, NetError> {
+pub(super) fn object(
+    plugin: NetPlugin,
+    call: &'static str,
+    raw: *mut c_void,
+) -> Result<NonNull<c_void>, NetError> {
     NonNull::new(raw)
         .ok_or_else(|| NetError::broken(plugin.name(), call, "success was reported, with a null pointer"))
 }

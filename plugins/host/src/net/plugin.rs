@@ -58,6 +58,11 @@ impl NetPlugin {
         self.table().version
     }
 
+    /// Whether its connections can be turned: [`SendComm::turn`](crate::SendComm::turn) works at every end.
+    pub fn turns(&self) -> bool {
+        self.table().turn.is_some()
+    }
+
     /// How it was checked, for the log.
     pub fn checked_by(&self) -> &'static str {
         &self.0.how

@@ -18,12 +18,18 @@ use crate::error::{Error, Fault, Result};
 pub struct Client {
     address: Address,
     rank: Rank,
+    host: Rank,
 }
 
 impl Client {
     /// A client for `rank`. Connects at each call.
     pub fn new(address: Address, rank: Rank) -> Client {
-        Client { address, rank }
+        Client { address, rank, host: Rank(0) }
+    }
+
+    /// The same where `host`, and not rank 0, sets the keys.
+    pub(super) fn set_by(self, host: Rank) -> Client {
+        Client { host, ..self }
     }
 
     /// Repeats `attempt` until it succeeds.
@@ -43,7 +49,7 @@ impl Client {
                 Err(error) => error,
             };
             if !pauses.pause(deadline) || left(deadline).is_none() {
-                return Err(key_missing(key, &self.address.to_string(), &words(&last)));
+                return Err(key_missing(key, self.host, &self.address.to_string(), &words(&last)));
             }
         }
     }

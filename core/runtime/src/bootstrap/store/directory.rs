@@ -78,7 +78,7 @@ impl Directory {
             }
             if !pauses.pause(deadline) {
                 let missing: Vec<_> = missing.into_iter().collect();
-                return Err(ranks_missing(key, &self.words(), &missing, self.nranks));
+                return Err(ranks_missing(key, &self.words(), &missing, self.nranks as usize - 1));
             }
         }
     }
@@ -106,7 +106,7 @@ impl Directory {
                 _ => {}
             }
             if !pauses.pause(deadline) {
-                return Err(key_missing(key, &self.words(), "rank 0 has not answered"));
+                return Err(key_missing(key, Rank(0), &self.words(), "rank 0 has not answered"));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What stands under the key: an id or the reason why there is none, sealed if there is a secret.
 
+use ccl_plan::Rank;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::bootstrap::store::ID_BYTES;
@@ -8,8 +9,13 @@ use crate::error::{Error, Fault, Result};
 
 /// The id, or the reason why there is none.
 pub(super) fn pack(made: &Result<[u8; ID_BYTES]>) -> Vec<u8> {
+    pack_all(&made.as_ref().map(|id| vec![*id]).map_err(Error::clone))
+}
+
+/// The same of several ids.
+pub(super) fn pack_all(made: &Result<Vec<[u8; ID_BYTES]>>) -> Vec<u8> {
     match made {
-        Ok(id) => [&[IS_ID], id.as_slice()].concat(),
+        Ok(ids) => [vec![IS_ID], ids.concat()].concat(),
         Err(error) => {
             let text = error.to_string();
             let end = text.floor_char_boundary(MOST_REASON_BYTES);
@@ -20,22 +26,39 @@ pub(super) fn pack(made: &Result<[u8; ID_BYTES]>) -> Vec<u8> {
 
 /// Reads what [`pack`] wrote.
 pub(super) fn open(value: &[u8]) -> Result<[u8; ID_BYTES]> {
+    match open_all(value, Rank(0))?.as_slice() {
+        [id] => Ok(*id),
+        _ => Err(damaged(value)),
+    }
+}
+
+/// Reads what [`pack_all`] wrote on rank `maker`.
+pub(super) fn open_all(value: &[u8], maker: Rank) -> Result<Vec<[u8; ID_BYTES]>> {
     match value.split_first() {
-        Some((&IS_ID, id)) => id.try_into().map_err(|_| damaged(value)),
+        Some((&IS_ID, ids)) => match ids.as_chunks() {
+            (ids @ [_, ..], []) => Ok(ids.to_vec()),
+            _ => Err(damaged(value)),
+        },
         Some((&IS_REASON, reason)) => {
-            let cause = format!("rank 0 could not make the unique id: {}", String::from_utf8_lossy(reason));
-            Err(Error::new(Fault::Remote { rank: ccl_plan::Rank(0) }, cause, "see the error on rank 0"))
+            let reason = String::from_utf8_lossy(reason);
+            let cause = format!("rank {maker} could not make the unique id: {reason}");
+            Err(Error::new(Fault::Remote { rank: maker }, cause, "see the error on that rank"))
         }
         _ => Err(damaged(value)),
     }
 }
 
 /// Seals values with a secret: what is stored can then neither be read nor replaced without it.
-pub(super) struct Sealer {
+pub(crate) struct Sealer {
     key: Option<[u8; 32]>,
 }
 
 impl Sealer {
+    /// Seals with a key that is as good as random.
+    pub(crate) fn keyed(key: [u8; 32]) -> Sealer {
+        Sealer { key: Some(key) }
+    }
+
     /// Seals with `secret`, for the one store key `key`; without a secret values pass as they are.
     pub(super) fn new(secret: Option<&Secret>, key: &str) -> Sealer {
         let derive = |secret: &Secret| {
@@ -48,7 +71,7 @@ impl Sealer {
     }
 
     /// A nonce, the value hidden by a keyed stream, and a keyed digest of both.
-    pub(super) fn seal(&self, value: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn seal(&self, value: &[u8]) -> Result<Vec<u8>> {
         let Some(key) = &self.key else { return Ok(value.to_vec()) };
         let mut sealed = vec![0; NONCE_BYTES];
         getrandom(&mut sealed, GetRandomFlags::empty())
@@ -61,7 +84,7 @@ impl Sealer {
     }
 
     /// The value of what [`Sealer::seal`] made.
-    pub(super) fn open(&self, sealed: &[u8]) -> Result<Vec<u8>> {
+    pub(crate) fn open(&self, sealed: &[u8]) -> Result<Vec<u8>> {
         let Some(key) = &self.key else { return Ok(sealed.to_vec()) };
         let (body, found) = sealed.split_last_chunk::<{ blake3::OUT_LEN }>().ok_or_else(other_secret)?;
         // Compares in constant time.

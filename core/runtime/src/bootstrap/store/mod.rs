@@ -2,7 +2,8 @@
 //!
 //! [`exchange_id`] takes the first of these ways that applies:
 //!
-//! 1. `CCL_COMM_ID=HOST:PORT`: rank 0 hosts a store there.
+//! 1. `CCL_COMM_ID=HOST:PORT`: rank 0 hosts a store there. With several addresses, separated by commas, each is that of
+//!    the first rank of a share of the ranks; those exchange ids among themselves and give all to their shares.
 //! 2. `CCL_STORE`, if it is not `env`: `tcp:HOST:PORT` (a store that is there, or else rank 0 hosts it), `pmi`, `local`,
 //!    `file:DIRECTORY`.
 //! 3. What the launcher offers, see [`Meeting`](crate::discover::launcher::Meeting): the agent's store under
@@ -24,6 +25,7 @@ mod message;
 mod pmi;
 mod route;
 mod server;
+mod several;
 mod wait;
 mod wire;
 
@@ -32,8 +34,10 @@ use std::time::Instant;
 
 use ccl_plan::Rank;
 
-use crate::bootstrap::store::message::{Sealer, open, pack};
+pub(crate) use crate::bootstrap::store::message::Sealer;
+use crate::bootstrap::store::message::{open, pack};
 use crate::bootstrap::store::route::Route;
+use crate::bootstrap::store::several::Places;
 use crate::config::Config;
 use crate::discover::launcher::Job;
 use crate::error::{Error, Result};
@@ -77,6 +81,31 @@ impl Exchanges {
     /// None yet.
     pub const fn new() -> Exchanges {
         Exchanges { generation: 0, pmi_job: None }
+    }
+
+    /// As [`exchange_ids`], counted by this value.
+    ///
+    /// # Errors
+    /// As [`exchange_ids`].
+    pub fn exchange_all(
+        &mut self,
+        job: &Job,
+        config: &Config,
+        deadline: Instant,
+        make_id: impl FnOnce() -> Result<[u8; ID_BYTES]>,
+    ) -> Result<Vec<[u8; ID_BYTES]>> {
+        let endpoints = match config.comm_id() {
+            Some(endpoints @ [_, _, ..]) if job.nranks > 1 => endpoints,
+            _ => return self.exchange(job, config, deadline, make_id).map(|id| vec![id]),
+        };
+        let generation = self.generation;
+        self.generation += 1;
+        let key = format!("ccl/{}/id/{generation}", route::identity(job));
+        let sealer = Sealer::new(config.secret(), &key);
+        tracing::info!(rank = job.rank.0, "exchanging {} unique ids {generation}", endpoints.len());
+        Places::new(endpoints, job, &key, &sealer)
+            .and_then(|places| places.exchange(deadline, make_id))
+            .map_err(|error| error.on(job.rank).during("exchange of the unique ids"))
     }
 
     /// As [`exchange_id`], counted by this value.
@@ -126,6 +155,21 @@ pub fn exchange_id(
     make_id: impl FnOnce() -> Result<[u8; ID_BYTES]>,
 ) -> Result<[u8; ID_BYTES]> {
     PROCESS.lock().unwrap_or_else(PoisonError::into_inner).exchange(job, config, deadline, make_id)
+}
+
+/// As [`exchange_id`], with an id for each address of `CCL_COMM_ID`, in their order; one if it names none or one.
+///
+/// `make_id` is called on the first rank of each share.
+///
+/// # Errors
+/// As [`exchange_id`]; more addresses than ranks, or one twice.
+pub fn exchange_ids(
+    job: &Job,
+    config: &Config,
+    deadline: Instant,
+    make_id: impl FnOnce() -> Result<[u8; ID_BYTES]>,
+) -> Result<Vec<[u8; ID_BYTES]>> {
+    PROCESS.lock().unwrap_or_else(PoisonError::into_inner).exchange_all(job, config, deadline, make_id)
 }
 
 /// Rank 0's part. A failure to make the id is published too, so that the others do not wait for nothing.

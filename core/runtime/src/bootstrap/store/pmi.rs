@@ -76,7 +76,9 @@ impl Pmi {
     fn barrier(&mut self, key: &str, deadline: Instant) -> Result<()> {
         let out = self.line.ask("cmd=barrier_in", "barrier_out", deadline);
         out.map(|_| ()).map_err(|error| match error.fault() {
-            Fault::Timeout => key_missing(key, PLACE, "not all ranks came to the exchange"),
+            Fault::Timeout => {
+                key_missing(key, ccl_plan::Rank(0), PLACE, "not all ranks came to the exchange")
+            }
             _ => error,
         })
     }

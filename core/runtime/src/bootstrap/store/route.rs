@@ -52,7 +52,7 @@ impl Route {
     /// # Errors
     /// Nothing applies, or `CCL_STORE` asks for what is not there.
     pub(super) fn choose(job: &Job, config: &Config, pmi_job: Option<&str>) -> Result<Route> {
-        if let Some(endpoint) = config.comm_id() {
+        if let Some([endpoint, ..]) = config.comm_id() {
             return Ok(hosted(endpoint.clone(), identity(job)));
         }
         match config.store().split_once(':').unwrap_or((config.store(), "")) {
@@ -185,7 +185,7 @@ fn named(job: &str) -> Route {
 }
 
 /// What the launcher calls the job; nothing if it does not.
-fn identity(job: &Job) -> String {
+pub(super) fn identity(job: &Job) -> String {
     match &job.meeting {
         Meeting::Tcp { job, .. } | Meeting::Node { job } => job.clone(),
         Meeting::Pmi { .. } | Meeting::Nowhere => String::new(),

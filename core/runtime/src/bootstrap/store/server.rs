@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 pub struct Server {
     listener: Listener,
     address: Address,
-    nranks: u32,
+    /// The ranks that each key is for.
+    others: BTreeSet<u32>,
 }
 
 impl Server {
@@ -33,7 +34,17 @@ impl Server {
     /// # Errors
     /// The system's, as when somebody listens there already.
     pub fn listen(address: Address, nranks: u32) -> io::Result<Server> {
-        Ok(Server { listener: address.listen()?, address, nranks })
+        Server::listen_for(address, (1..nranks).collect())
+    }
+
+    /// Listens at `address` for these ranks.
+    pub(super) fn listen_for(address: Address, others: BTreeSet<u32>) -> io::Result<Server> {
+        Ok(Server { listener: address.listen()?, address, others })
+    }
+
+    /// From now on the keys are for these ranks.
+    pub(super) fn expect(&mut self, others: BTreeSet<u32>) {
+        self.others = others;
     }
 
     fn serve(&self, service: &mut Service, deadline: Instant) -> Result<()> {
@@ -41,7 +52,12 @@ impl Server {
         while !service.missing.is_empty() {
             let Some(left) = left(deadline) else {
                 let missing: Vec<_> = service.missing.iter().copied().collect();
-                return Err(ranks_missing(&service.key, &self.address.to_string(), &missing, self.nranks));
+                return Err(ranks_missing(
+                    &service.key,
+                    &self.address.to_string(),
+                    &missing,
+                    self.others.len(),
+                ));
             };
             let timeout = Timespec::try_from(left).ok();
             let ready = wait_ready(&self.listener, &callers, timeout.as_ref()).map_err(|error| {
@@ -59,7 +75,7 @@ impl Server {
     /// Takes one waiting connection. One that fails is that peer's affair. The oldest gives way to the newest
     /// where there are too many.
     fn accept(&self, callers: &mut Vec<Caller>) {
-        if callers.len() >= self.nranks as usize + STRANGERS {
+        if callers.len() > self.others.len() + STRANGERS {
             callers.remove(0);
         }
         callers.extend(self.listener.accept().ok().map(Caller::new));
@@ -68,11 +84,11 @@ impl Server {
 
 impl Store for Server {
     fn set(&mut self, key: &str, value: &[u8], deadline: Instant) -> Result<()> {
-        self.serve(&mut Service::new(key, value, self.nranks), deadline)
+        self.serve(&mut Service::new(key, value, self.others.clone()), deadline)
     }
 
     fn get(&mut self, key: &str, _: Instant) -> Result<Vec<u8>> {
-        Err(Error::bug(format!("rank 0 hosts the store and asked it for key `{key}`")))
+        Err(Error::bug(format!("a rank asked the store that it hosts for key `{key}`")))
     }
 }
 
@@ -84,8 +100,8 @@ struct Service {
 }
 
 impl Service {
-    fn new(key: &str, value: &[u8], nranks: u32) -> Service {
-        Service { key: key.to_owned(), value: value.to_owned(), missing: (1..nranks).collect() }
+    fn new(key: &str, value: &[u8], others: BTreeSet<u32>) -> Service {
+        Service { key: key.to_owned(), value: value.to_owned(), missing: others }
     }
 
     /// The answer to a request; `None` if it is none that an exchange makes.
@@ -183,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_service_answers_for_its_key_only() {
-        let mut service = Service::new("k", b"value", 3);
+        let mut service = Service::new("k", b"value", (1..3).collect());
         let wait = |key: &str| Request::Wait { keys: vec![key.into()] };
         assert_eq!(service.on(&wait("k")), Some(vec![STOP_WAITING]));
         assert_eq!(service.on(&wait("k2")), None);

@@ -80,6 +80,59 @@ fn ranks_meet_at_a_fixed_address() {
     all_ranks(3, 2, |rank| vars(rank, 3, &[("CCL_STORE", &store), ("CCL_SECRET", "hunter2")]));
 }
 
+/// One rank as a thread, with several addresses: what it made and found.
+fn rank_of_several(vars: &[(String, String)], deadline: Instant) -> Result<Vec<u8>> {
+    let config = Config::from_vars(vars.iter().cloned())?;
+    let job = Job::from_vars(&vars.iter().cloned().collect::<Vars>(), &config)?;
+    let make = || Ok([job.rank.0 as u8; ID_BYTES]);
+    let ids = Exchanges::new().exchange_all(&job, &config, deadline, make)?;
+    assert!(ids.iter().all(|id| *id == [id[0]; ID_BYTES]));
+    Ok(ids.iter().map(|id| id[0]).collect())
+}
+
+#[test]
+fn several_addresses_carry_the_ids_of_the_first_rank_of_each_share() {
+    for (nranks, expected, secret) in [(7, [0, 3, 5], ""), (3, [0, 1, 2], "hunter2")] {
+        let comm_id = [0; 3].map(|_| format!("127.0.0.1:{}", free_port())).join(",");
+        let all: Vec<_> = (0..nranks)
+            .map(|rank| vars(rank, nranks, &[("CCL_COMM_ID", &comm_id), ("CCL_SECRET", secret)]))
+            .collect();
+        thread::scope(|scope| {
+            let ranks: Vec<_> =
+                all.iter().map(|vars| scope.spawn(|| rank_of_several(vars, soon()))).collect();
+            for (number, rank) in ranks.into_iter().enumerate() {
+                assert_eq!(rank.join().unwrap(), Ok(expected.to_vec()), "rank {number} of {nranks}");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_share_without_its_first_rank_is_named_by_all() {
+    let comm_id = [0; 2].map(|_| format!("127.0.0.1:{}", free_port())).join(",");
+    let all: Vec<_> = (0..4).map(|rank| vars(rank, 4, &[("CCL_COMM_ID", &comm_id)])).collect();
+    let deadline = Instant::now() + Duration::from_millis(800);
+    thread::scope(|scope| {
+        let ranks = [0, 1, 3].map(|rank| {
+            scope.spawn({
+                let vars = &all[rank];
+                move || rank_of_several(vars, deadline).unwrap_err()
+            })
+        });
+        for rank in ranks {
+            let error = rank.join().unwrap();
+            assert!(error.cause().contains("which rank 2 sets"), "{error}");
+        }
+    });
+    let more = vars(0, 1, &[("CCL_COMM_ID", &comm_id)]);
+    assert_eq!(rank_of_several(&more, very_soon()), Ok(vec![0]), "a rank alone needs no address");
+    let three = format!("{comm_id},127.0.0.1:9");
+    let error = rank_of_several(&vars(0, 2, &[("CCL_COMM_ID", &three)]), very_soon()).unwrap_err();
+    assert!(error.cause().contains("at most 2 addresses for 2 ranks, found 3"), "{error}");
+    let twice = rank_of_several(&vars(0, 2, &[("CCL_COMM_ID", "a:1,a:1")]), very_soon()).unwrap_err();
+    assert!(twice.cause().contains("found a:1 twice"), "{twice}");
+}
+
 #[test]
 fn torchs_variables_suffice() {
     let port = free_port().to_string();

@@ -32,26 +32,21 @@ impl Pauses {
     }
 }
 
-/// A key that did not come.
-pub(super) fn key_missing(key: &str, place: &str, last: &str) -> Error {
+/// A key that did not come, which `setter` was to set.
+pub(super) fn key_missing(key: &str, setter: Rank, place: &str, last: &str) -> Error {
     let cause = format!(
-        "expected key `{key}`, which rank 0 sets, in {place}; found no such key by the deadline: {last}"
+        "expected key `{key}`, which rank {setter} sets, in {place}; found no such key by the deadline: {last}"
     );
-    Error::new(
-        Fault::Timeout,
-        cause,
-        "see whether rank 0 runs and reached the same call, or raise CCL_INIT_TIMEOUT",
-    )
-    .with_peer(Rank(0))
+    let advice = "see whether that rank runs and reached the same call, or raise CCL_INIT_TIMEOUT";
+    Error::new(Fault::Timeout, cause, advice).with_peer(setter)
 }
 
 /// Ranks that did not come for a key.
-pub(super) fn ranks_missing(key: &str, place: &str, missing: &[u32], nranks: u32) -> Error {
+pub(super) fn ranks_missing(key: &str, place: &str, missing: &[u32], others: usize) -> Error {
     let listed: Vec<_> = missing.iter().take(MOST_LISTED).map(u32::to_string).collect();
     let more = if missing.len() > MOST_LISTED { " and more" } else { "" };
     let cause = format!(
-        "expected {} other ranks to get key `{key}` from {place}; missing by the deadline: {}{more}",
-        nranks - 1,
+        "expected {others} other ranks to get key `{key}` from {place}; missing by the deadline: {}{more}",
         listed.join(", ")
     );
     let error = Error::new(

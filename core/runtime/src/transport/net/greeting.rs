@@ -1,4 +1,4 @@
-//! The first message of a connection: who sends, on which edge, and the proof.
+//! The first message in each direction of a connection: who sends, on which edge, and the proof.
 
 use ccl_plan::{Channel, Rank};
 

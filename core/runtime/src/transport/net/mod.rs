@@ -1,8 +1,9 @@
 //! Edges over a network plugin.
 //!
-//! A connection is made when an edge is first used: its receiver listens and sends the handle
-//! through the relay, its sender connects and introduces itself with a hash that only a holder of
-//! the communicator's secret can make. Then every slot is one message: 16 bytes of header, and the
+//! A connection is made when an edge is first used: one end listens and sends the handle through the
+//! relay, the other connects, and they introduce themselves with hashes that only a holder of the
+//! communicator's secret can make. Where connections can be turned (sockets can), one serves both edges
+//! between two ranks, so that acknowledgements ride on answers. Then every slot is one message: 16 bytes of header, and the
 //! payload. The receiver keeps a receive posted for each free slot, so the network never has to hold
 //! more than the slots.
 //!
@@ -13,14 +14,17 @@
 //!
 //! Nothing here blocks; whoever waits polls.
 
+#[cfg(test)]
+pub(crate) mod counted;
 mod errors;
 mod greeting;
 mod network;
+mod opening;
 mod receive;
 mod send;
 mod slots;
 
 pub use network::NetSettings;
-pub(crate) use network::{LONGEST_LENT_BYTES, Network, SlotShape};
+pub(crate) use network::{LONGEST_LENT_BYTES, Network, Peers, SlotShape};
 pub(crate) use receive::NetReceive;
 pub(crate) use send::NetSend;

@@ -1,5 +1,6 @@
 //! What the network edges of one rank share.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ccl_plan::{Channel, Rank};
@@ -7,12 +8,15 @@ use ccl_plugin_host::net::FLAG_ANY_MEMORY;
 use ccl_plugin_host::{LogFn, NetContext, NetPlugin, Properties};
 
 use super::greeting::{Ends, GREETING_BYTES, greeting};
+use super::opening::{Opening, Serves};
 use super::slots::HEADER_BYTES;
 use super::{NetReceive, NetSend, errors};
+use crate::config::{Kind, NameFilter};
 use crate::error::{Error, Result};
 use crate::memory::Ledger;
+use crate::transport::edge::{ReceiveKind, SendKind};
 use crate::transport::relay::NET_TOPICS;
-use crate::transport::{Relay, TransportInfo};
+use crate::transport::{EdgeKey, ReceiveEdge, Relay, SendEdge, TransportInfo};
 
 /// Which network, and how it is set.
 #[derive(Clone, Debug, Default)]
@@ -33,8 +37,10 @@ pub(crate) struct Network {
     me: Rank,
     secret: [u8; 32],
     relay: Arc<dyn Relay>,
-    peers: Vec<PeerName>,
+    peers: Peers,
     ledger: Ledger,
+    /// Connections that serve both ways, by the edges they serve.
+    turned: HashMap<EdgeKey, Opening>,
 }
 
 /// Shape of an edge's slots.
@@ -44,12 +50,21 @@ pub(crate) struct SlotShape {
     pub(crate) slot_bytes: usize,
 }
 
-struct PeerName {
+/// What is known of the peers.
+pub(crate) enum Peers {
+    /// Where each runs and the nonce it drew, by rank.
+    Known(Vec<PeerName>),
+    /// Nothing yet: their infos are still to come, over this network.
+    Unknown,
+}
+
+pub(crate) struct PeerName {
     host: String,
     nonce: [u8; 32],
 }
 
-/// One edge's share of the network: what either end needs to connect and to name its peer.
+/// Two ranks' share of the network, for a channel and tag: what either needs to connect and to name the
+/// other.
 #[derive(Clone)]
 pub(super) struct Line {
     pub(super) context: NetContext,
@@ -58,26 +73,28 @@ pub(super) struct Line {
     pub(super) takes_any_memory: bool,
     pub(super) relay: Arc<dyn Relay>,
     pub(super) ledger: Ledger,
+    pub(super) me: Rank,
     pub(super) peer: Rank,
     pub(super) topic: u32,
     host: String,
     secret: [u8; 32],
-    ends: Ends,
-    /// The sender's and the receiver's.
+    channel: Channel,
+    tag: u8,
+    /// Mine and the peer's.
     nonces: [[u8; 32]; 2],
 }
 
 impl Network {
-    /// Starts the plugin and picks a device.
+    /// Starts the plugin and picks a device: the first that `names` prefers, if there are such wishes.
     ///
-    /// Errors: the plugin's; no device that takes host memory and slots of that size.
+    /// Errors: the plugin's; no device of these names, or that takes host memory and slots of that size.
     pub(crate) fn start(
-        settings: &NetSettings,
+        (settings, names): (&NetSettings, Option<&NameFilter>),
         shape: SlotShape,
         me: Rank,
         secret: [u8; 32],
         relay: Arc<dyn Relay>,
-        infos: &[TransportInfo],
+        peers: Peers,
     ) -> Result<Network> {
         let linked = || NetPlugin::linked(ccl_net_socket::table());
         let plugin = settings
@@ -88,19 +105,17 @@ impl Network {
         let context = plugin
             .init(&pairs, LogFn::tracing())
             .map_err(|e| errors::alone(&e, &format!("start network {}", plugin.name())))?;
-        let device = match settings.device {
-            Some(device) => device,
-            None => fastest(&context, me)?,
+        let device = match (names, settings.device) {
+            (Some(names), _) => named(&context, names)?,
+            (None, Some(device)) => device,
+            (None, None) => fastest(&context, me)?,
         };
         let properties = check_device(&context, device, shape)?;
         let takes_any_memory = properties.flags & FLAG_ANY_MEMORY != 0
             && properties.max_message_bytes >= LONGEST_LENT_BYTES as u64;
         tracing::info!(rank = me.0, network = plugin.name(), device, "network started");
-        let peers = infos
-            .iter()
-            .map(|info| PeerName { host: info.process.host_name.clone(), nonce: info.seat.nonce })
-            .collect();
-        Ok(Network { context, device, takes_any_memory, me, secret, relay, peers, ledger: Ledger::default() })
+        let (ledger, turned) = (Ledger::default(), HashMap::new());
+        Ok(Network { context, device, takes_any_memory, me, secret, relay, peers, ledger, turned })
     }
 
     /// Whether edges send user memory from where it is.
@@ -114,19 +129,27 @@ impl Network {
     }
 
     /// The sending end of an edge, not connected yet.
-    pub(crate) fn sender(&self, peer: Rank, channel: Channel, tag: u8, shape: SlotShape) -> Result<NetSend> {
-        NetSend::new(self.line(peer, Ends { sender: self.me, receiver: peer, channel, tag }), shape)
+    pub(crate) fn sender(&mut self, key: EdgeKey, shape: SlotShape) -> Result<NetSend> {
+        let opening = self.opening(key, Serves::Sending)?;
+        NetSend::new(self.line(key), opening, shape)
     }
 
-    /// The receiving end of an edge, listening.
-    pub(crate) fn receiver(
-        &self,
-        peer: Rank,
-        channel: Channel,
-        tag: u8,
-        shape: SlotShape,
-    ) -> Result<NetReceive> {
-        NetReceive::new(self.line(peer, Ends { sender: peer, receiver: self.me, channel, tag }), shape)
+    /// The receiving end of an edge, not connected yet.
+    pub(crate) fn receiver(&mut self, key: EdgeKey, shape: SlotShape) -> Result<NetReceive> {
+        let opening = self.opening(key, Serves::Receiving)?;
+        Ok(NetReceive::new(self.line(key), opening, shape))
+    }
+
+    /// Edges to and from a peer apart from those of all channels, not connected yet.
+    pub(crate) fn edges_apart(&mut self, peer: Rank, shape: SlotShape) -> Result<(SendEdge, ReceiveEdge)> {
+        let key = EdgeKey { peer, channel: APART, tag: 0 };
+        let send = SendKind::Net(Box::new(self.sender(key, shape)?));
+        Ok((send.into(), ReceiveKind::Net(Box::new(self.receiver(key, shape)?)).into()))
+    }
+
+    /// What it is and which device it uses, for people.
+    pub(crate) fn name(&self) -> String {
+        format!("network {}, device {}", self.context.plugin().name(), self.device)
     }
 
     /// Ends every pending call of this rank's network at once; later calls fail.
@@ -136,29 +159,72 @@ impl Network {
         }
     }
 
-    fn line(&self, peer: Rank, ends: Ends) -> Line {
-        let nonce = |rank: Rank| self.peers[rank.index()].nonce;
+    /// The connection of an edge: one that serves both ways where the network has such.
+    fn opening(&mut self, key: EdgeKey, alone: Serves) -> Result<Opening> {
+        if !self.context.plugin().turns() {
+            return Opening::new(self.line(key), alone);
+        }
+        if let Some(opening) = self.turned.get(&key) {
+            return Ok(opening.clone());
+        }
+        let opening = Opening::new(self.line(key), Serves::BothWays)?;
+        self.turned.insert(key, opening.clone());
+        Ok(opening)
+    }
+
+    fn line(&self, key: EdgeKey) -> Line {
+        let EdgeKey { peer, channel, tag } = key;
+        let nonce = |rank| self.peers.nonce(rank);
         Line {
             context: self.context.clone(),
             device: self.device,
             takes_any_memory: self.takes_any_memory,
             relay: Arc::clone(&self.relay),
             ledger: self.ledger.clone(),
+            me: self.me,
             peer,
-            topic: NET_TOPICS | u32::from(ends.channel.0) << 8 | u32::from(ends.tag),
-            host: self.peers[peer.index()].host.clone(),
+            topic: NET_TOPICS | u32::from(channel.0) << 8 | u32::from(tag),
+            host: self.peers.host(peer).to_owned(),
             secret: self.secret,
-            ends,
-            nonces: [nonce(ends.sender), nonce(ends.receiver)],
+            channel,
+            tag,
+            nonces: [nonce(self.me), nonce(peer)],
+        }
+    }
+}
+
+impl Peers {
+    pub(crate) fn of(infos: &[TransportInfo]) -> Peers {
+        let name =
+            |info: &TransportInfo| PeerName { host: info.process.host_name.clone(), nonce: info.seat.nonce };
+        Peers::Known(infos.iter().map(name).collect())
+    }
+
+    fn host(&self, rank: Rank) -> &str {
+        match self {
+            Peers::Known(names) => &names[rank.index()].host,
+            Peers::Unknown => "its host is not known yet",
+        }
+    }
+
+    /// Without nonces a greeting is as fresh as the handle of the listener that it is for.
+    fn nonce(&self, rank: Rank) -> [u8; 32] {
+        match self {
+            Peers::Known(names) => names[rank.index()].nonce,
+            Peers::Unknown => [0; 32],
         }
     }
 }
 
 impl Line {
-    /// The greeting of this edge over the listener that made `handle`.
-    pub(super) fn greeting(&self, handle: &[u8]) -> [u8; GREETING_BYTES] {
-        let [sender, receiver] = &self.nonces;
-        greeting(&self.secret, &self.ends, [sender, receiver], handle)
+    /// What this rank and its peer say over a connection of the listener that made `handle`.
+    pub(super) fn greetings(&self, handle: &[u8]) -> [[u8; GREETING_BYTES]; 2] {
+        let [mine, theirs] = &self.nonces;
+        let ends = |sender, receiver| Ends { sender, receiver, channel: self.channel, tag: self.tag };
+        [
+            greeting(&self.secret, &ends(self.me, self.peer), [mine, theirs], handle),
+            greeting(&self.secret, &ends(self.peer, self.me), [theirs, mine], handle),
+        ]
     }
 
     /// A plugin's error, with the peer and its host.
@@ -184,7 +250,7 @@ impl Line {
 fn fastest(context: &NetContext, me: Rank) -> Result<u32> {
     let describe = |device| Ok((device, context.properties(device)?));
     let devices: Result<Vec<(u32, Properties)>, _> = (0..context.device_count()).map(describe).collect();
-    let mut devices = devices.map_err(|e| errors::alone(&e, "describe network devices"))?;
+    let mut devices = devices.map_err(|e| errors::alone(&e, DESCRIBE))?;
     let fastest = devices.iter().map(|(_, properties)| properties.speed_mbps).max().unwrap_or(0);
     devices.retain(|(_, properties)| properties.speed_mbps == fastest);
     match devices.len() {
@@ -195,6 +261,34 @@ fn fastest(context: &NetContext, me: Rank) -> Result<u32> {
         )),
         count => Ok(devices[me.index() % count].0),
     }
+}
+
+/// The device whose name stands first in `names`; of several, the first. A name may have the port behind it.
+fn named(context: &NetContext, names: &NameFilter) -> Result<u32> {
+    let mut best = None;
+    let mut seen = Vec::new();
+    for device in 0..context.device_count() {
+        let Properties { name, port, .. } =
+            context.properties(device).map_err(|e| errors::alone(&e, DESCRIBE))?;
+        let spellings = [format!("{name}:{port}"), name];
+        let place = match names.only_excludes() {
+            true => spellings.iter().all(|name| names.allows(name)).then_some(0),
+            false => spellings.iter().filter_map(|name| names.position(name)).min(),
+        };
+        best = best.into_iter().chain(place.map(|place| (place, device))).min();
+        let [_, name] = spellings;
+        seen.push(name);
+    }
+    best.map(|(_, device)| device).ok_or_else(|| {
+        let (wish, network) = (names.print(), context.plugin().name());
+        let seen = if seen.is_empty() { "none".to_owned() } else { seen.join(", ") };
+        let cause = format!(
+            "expected a device of network {network} that CCL_OOB_NET_IFNAME={wish} allows, found {seen}"
+        );
+        let advice = "name one of the devices, or unset it for the first; the devices of the socket network are the \
+                      interfaces that CCL_SOCKET_IFNAME allows";
+        Error::usage(cause, advice)
+    })
 }
 
 fn check_device(context: &NetContext, device: u32, shape: SlotShape) -> Result<Properties> {
@@ -210,5 +304,8 @@ fn check_device(context: &NetContext, device: u32, shape: SlotShape) -> Result<P
     Err(Error::usage(cause, "make slots smaller"))
 }
 
+/// A channel that no settings allow.
+const APART: Channel = Channel(u16::MAX);
+const DESCRIBE: &str = "describe network devices";
 /// Longest payload that is lent to a network in one message.
 pub(crate) const LONGEST_LENT_BYTES: usize = 1 << 20;

@@ -1,11 +1,12 @@
 //! The consumer's end of a network edge.
 
 use std::mem;
+use std::sync::Arc;
 
-use ccl_plugin_host::{Listener, MemoryKind, Mr, RecvComm, Request};
+use ccl_plugin_host::{MemoryKind, Mr, RecvComm, Request};
 
-use super::greeting::{GREETING_BYTES, agrees};
 use super::network::{Line, SlotShape};
+use super::opening::{Half, Opening};
 use super::slots::{HEADER_BYTES, Header, PAYLOAD_TAG, Slots};
 use crate::error::{Error, Result};
 use crate::memory::Entry;
@@ -20,7 +21,6 @@ pub(crate) struct NetReceive {
     released: u64,
     filled: Option<Header>,
     fetching: Fetching,
-    greeting: [u8; GREETING_BYTES],
     line: Line,
 }
 
@@ -33,7 +33,7 @@ enum Fetching {
 }
 
 enum State {
-    Listening(Listener, Vec<Link>),
+    Opening(Opening),
     Open(Link),
     Broken(Error),
 }
@@ -44,45 +44,24 @@ struct Link {
     comm: RecvComm,
     mr: Mr,
     slots: Slots,
-    /// By slot; while it has not greeted, only the first, for the greeting.
+    /// By slot.
     requests: Vec<Option<Request>>,
     posted: u64,
-    _entry: Entry,
+    _entry: Arc<Entry>,
 }
 
 impl NetReceive {
-    pub(super) fn new(line: Line, shape: SlotShape) -> Result<NetReceive> {
-        let listening = line.context.listen(line.device);
-        let (handle, listener) = listening.map_err(|e| line.error(&e, "listen for"))?;
-        line.relay.send(line.peer, line.topic, handle.0.to_vec())?;
-        let state = State::Listening(listener, Vec::new());
-        let greeting = line.greeting(&handle.0);
-        let fetching = Fetching::Nothing;
-        Ok(NetReceive { state, shape, released: 0, filled: None, fetching, greeting, line })
+    pub(super) fn new(line: Line, opening: Opening, shape: SlotShape) -> NetReceive {
+        let (state, fetching) = (State::Opening(opening), Fetching::Nothing);
+        NetReceive { state, shape, released: 0, filled: None, fetching, line }
     }
 
-    /// Accepts whoever connects; opens with the first that greets as the edge's sender does.
-    fn accept(&mut self) -> Result<()> {
-        let State::Listening(listener, strangers) = &mut self.state else { return Ok(()) };
-        let accepted = listener.poll().map_err(|e| self.line.error(&e, "accept a connection of"))?;
-        if let Some(comm) = accepted {
-            if strangers.len() == MOST_STRANGERS {
-                strangers.remove(0);
-            }
-            strangers.push(Link::new(comm, &self.line, self.shape)?);
+    /// Opens once the connection is there.
+    fn connect(&mut self) -> Result<()> {
+        let State::Opening(opening) = &self.state else { return Ok(()) };
+        if let Some(half) = opening.take_receive()? {
+            self.state = State::Open(Link::new(half, &self.line, self.shape)?);
         }
-        let mut waiting = Vec::with_capacity(strangers.len());
-        for mut link in mem::take(strangers) {
-            match link.greeted(&self.greeting) {
-                Ok(true) => {
-                    self.state = State::Open(link);
-                    return Ok(());
-                }
-                Ok(false) => waiting.push(link),
-                Err(reason) => tracing::warn!(peer = self.line.peer.0, reason, "a connection is closed"),
-            }
-        }
-        *strangers = waiting;
         Ok(())
     }
 
@@ -100,7 +79,7 @@ impl NetReceive {
     }
 
     fn try_peek(&mut self) -> Result<()> {
-        self.accept()?;
+        self.connect()?;
         self.filled = self.look()?;
         Ok(())
     }
@@ -165,29 +144,14 @@ impl NetReceive {
 }
 
 impl Link {
-    fn new(mut comm: RecvComm, line: &Line, shape: SlotShape) -> Result<Link> {
+    fn new(half: Half<RecvComm>, line: &Line, shape: SlotShape) -> Result<Link> {
+        let Half { mut comm, entry } = half;
         let slots = Slots::new(shape, &line.ledger)?;
         let (start, bytes) = slots.whole();
         let mr = comm.register(start.as_ptr(), bytes, MemoryKind::Host);
         let mr = mr.map_err(|e| line.error(&e, "register memory for"))?;
         let requests = (0..shape.slots).map(|_| None).collect();
-        Ok(Link { comm, mr, slots, requests, posted: 0, _entry: line.ledger.connection() })
-    }
-
-    /// Whether the greeting came; a reason to close the connection if it is another, or none can.
-    fn greeted(&mut self, expected: &[u8; GREETING_BYTES]) -> Result<bool, String> {
-        let Some(request) = &mut self.requests[0] else {
-            self.requests[0] = self.receive(0, GREETING_BYTES).map_err(|e| e.to_string())?;
-            return Ok(false);
-        };
-        let Some(arrived) = self.comm.test(request).map_err(|e| e.to_string())? else { return Ok(false) };
-        self.requests[0] = None;
-        // SAFETY: the receive into slot 0 is done, so nobody else touches it.
-        let found = unsafe { self.slots.message(0).cast::<[u8; GREETING_BYTES]>().read() };
-        if arrived == GREETING_BYTES && agrees(&found, expected) {
-            return Ok(true);
-        }
-        Err("it did not greet as a rank of this communicator does".to_owned())
+        Ok(Link { comm, mr, slots, requests, posted: 0, _entry: entry })
     }
 
     /// Posts a receive for every slot that is neither filled nor posted.
@@ -204,8 +168,7 @@ impl Link {
 
     fn receive(&mut self, slot: usize, bytes: usize) -> Result<Option<Request>, ccl_plugin_host::NetError> {
         // SAFETY: the slot's message was released, or never arrived: it is the network's until its
-        // request is done. The memory outlives the connection, which is declared before it, and a
-        // slot's stride has room for a greeting whatever its payload.
+        // request is done. The memory outlives the connection, which is declared before it.
         unsafe { self.comm.recv(self.slots.message(slot).as_ptr(), bytes, 0, &self.mr) }
     }
 
@@ -257,13 +220,8 @@ impl EdgeReceive for NetReceive {
 
     /// An edge that nobody waits on may break unnoticed: `peek` tells.
     fn progress(&mut self) -> Result<()> {
-        if matches!(self.state, State::Listening(..)) {
-            let accepted = self.accept();
-            let _ = self.keep(accepted);
-        }
+        let connected = self.connect();
+        let _ = self.keep(connected);
         Ok(())
     }
 }
-
-/// Connections that have not greeted yet; the oldest goes when one more comes.
-const MOST_STRANGERS: usize = 8;

@@ -1,12 +1,12 @@
 //! The producer's end of a network edge.
 
-use std::mem;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use ccl_plugin_host::{Connecting, Handle, MemoryKind, Mr, NetError, Request, SendComm};
+use ccl_plugin_host::{MemoryKind, Mr, NetError, Request, SendComm};
 
-use super::greeting::GREETING_BYTES;
 use super::network::{Line, SlotShape};
+use super::opening::{Half, Opening};
 use super::slots::{APART, HEADER_BYTES, Header, PAYLOAD_TAG, Slots};
 use crate::error::{Error, Result};
 use crate::memory::Entry;
@@ -49,11 +49,7 @@ struct Lent {
 unsafe impl Send for Lent {}
 
 enum State {
-    /// For the receiver's handle.
-    Waiting,
-    Connecting(Connecting, [u8; GREETING_BYTES]),
-    /// The greeting lies in the spare slot; `None` while the network does not take it.
-    Greeting(Link, Option<Request>),
+    Opening(Opening),
     Open(Link),
     Broken(Error),
 }
@@ -61,16 +57,16 @@ enum State {
 struct Link {
     comm: SendComm,
     mr: Mr,
-    _entry: Entry,
+    _entry: Arc<Entry>,
 }
 
 impl NetSend {
-    pub(super) fn new(line: Line, shape: SlotShape) -> Result<NetSend> {
+    pub(super) fn new(line: Line, opening: Opening, shape: SlotShape) -> Result<NetSend> {
         let slots = Slots::new(shape, &line.ledger)?;
         let requests = (0..shape.slots).map(|_| None).collect();
         let lent = (0..shape.slots).map(|_| None).collect();
         let window = Window { slots, requests, lent, header_sent: false, completed: 0, sent: 0, posted: 0 };
-        Ok(NetSend { state: State::Waiting, window, acquired: None, line })
+        Ok(NetSend { state: State::Opening(opening), window, acquired: None, line })
     }
 
     /// Whether user memory may be sent from where it is.
@@ -100,57 +96,22 @@ impl NetSend {
         !matches!(self.state, State::Broken(_)) && self.window.has_room()
     }
 
-    /// Goes from waiting to open as far as it can.
-    fn connect(&mut self) -> Result<()> {
-        let state = mem::replace(&mut self.state, State::Waiting);
-        self.state = match self.next_state(state) {
-            Ok(state) => state,
-            Err(error) => State::Broken(error),
-        };
+    /// Opens once the connection is there.
+    fn connect(&mut self, opening: &Opening) -> Result<()> {
+        match opening.take_send().and_then(|half| half.map(|half| self.link(half)).transpose()) {
+            Ok(None) => {}
+            Ok(Some(link)) => self.state = State::Open(link),
+            Err(error) => self.state = State::Broken(error),
+        }
         self.unbroken()
     }
 
-    fn next_state(&mut self, state: State) -> Result<State> {
-        match state {
-            State::Waiting => self.begin(),
-            State::Connecting(mut connecting, greeting) => {
-                let polled = connecting.poll().map_err(|e| self.line.error(&e, "connect to"))?;
-                polled.map_or(Ok(State::Connecting(connecting, greeting)), |comm| self.greet(comm, greeting))
-            }
-            State::Greeting(mut link, None) => {
-                let request = self.window.send(&mut link, self.window.slots.spare(), GREETING_BYTES);
-                Ok(State::Greeting(link, request.map_err(|e| self.line.error(&e, "greet"))?))
-            }
-            State::Greeting(mut link, Some(mut request)) => {
-                let done = link.comm.test(&mut request).map_err(|e| self.line.error(&e, "greet"))?;
-                Ok(if done.is_some() { State::Open(link) } else { State::Greeting(link, Some(request)) })
-            }
-            State::Open(_) | State::Broken(_) => Ok(state),
-        }
-    }
-
-    /// Connects once the handle is here.
-    fn begin(&self) -> Result<State> {
-        let Some(bytes) = self.line.relay.try_take(self.line.peer, self.line.topic) else {
-            return Ok(State::Waiting);
-        };
-        let handle = <[u8; _]>::try_from(&bytes[..]).map_err(|_| {
-            self.line.broken(format!("expected a network handle, found {} bytes", bytes.len()))
-        })?;
-        let connecting = self.line.context.connect(self.line.device, Handle(handle));
-        let connecting = connecting.map_err(|e| self.line.error(&e, "connect to"))?;
-        Ok(State::Connecting(connecting, self.line.greeting(&bytes)))
-    }
-
-    fn greet(&mut self, mut comm: SendComm, greeting: [u8; GREETING_BYTES]) -> Result<State> {
+    fn link(&self, half: Half<SendComm>) -> Result<Link> {
+        let Half { mut comm, entry } = half;
         let (start, bytes) = self.window.slots.whole();
         let mr = comm.register(start.as_ptr(), bytes, MemoryKind::Host);
         let mr = mr.map_err(|e| self.line.error(&e, "register memory for"))?;
-        let spare = self.window.slots.message(self.window.slots.spare());
-        // SAFETY: no message uses the spare slot; a slot's stride has room for a greeting whatever
-        // its payload.
-        unsafe { spare.cast().write(greeting) };
-        Ok(State::Greeting(Link { comm, mr, _entry: self.line.ledger.connection() }, None))
+        Ok(Link { comm, mr, _entry: entry })
     }
 
     /// Sends what is posted and reaps what is done.
@@ -201,12 +162,15 @@ impl Window {
         while self.sent < self.posted {
             let slot = self.slots.of(self.sent);
             if !self.header_sent {
-                let bytes = match self.lent[slot] {
-                    Some(_) => HEADER_BYTES,
-                    // SAFETY: the message is posted but not sent: no request is pending on its slot.
-                    None => HEADER_BYTES + unsafe { self.slots.read_header(slot) }.payload_bytes(),
+                let request = match self.lent[slot] {
+                    Some(_) => self.send_header(link, slot)?,
+                    None => {
+                        // SAFETY: the message is posted but not sent: no request is pending on its slot.
+                        let header = unsafe { self.slots.read_header(slot) };
+                        self.send(link, slot, HEADER_BYTES + header.payload_bytes())?
+                    }
                 };
-                let Some(request) = self.send(link, slot, bytes)? else { break };
+                let Some(request) = request else { break };
                 self.requests[slot] = Some(request);
             }
             if let Some(lent) = &mut self.lent[slot] {
@@ -246,6 +210,13 @@ impl Window {
         // SAFETY: the slot is the network's until its request is done (see the type's text), and
         // the memory outlives the connection, which is declared before it.
         unsafe { link.comm.send(message, bytes, 0, &link.mr) }
+    }
+
+    /// The same of a header whose payload follows at once.
+    fn send_header(&self, link: &mut Link, slot: usize) -> Result<Option<Request>, NetError> {
+        let message = self.slots.message(slot).as_ptr();
+        // SAFETY: as in `send`.
+        unsafe { link.comm.send_more(message, HEADER_BYTES, 0, &link.mr) }
     }
 }
 
@@ -302,7 +273,10 @@ impl EdgeSend for NetSend {
             State::Open(_) if self.idle() => Ok(()),
             State::Open(_) => self.pump(),
             State::Broken(error) => Err(error.clone()),
-            _ => self.connect(),
+            State::Opening(opening) => {
+                let opening = opening.clone();
+                self.connect(&opening)
+            }
         }
     }
 

@@ -39,11 +39,6 @@ impl Slots {
         self.count as u64
     }
 
-    /// One slot more than there are messages, for what opens a connection.
-    pub(super) fn spare(&self) -> usize {
-        self.count
-    }
-
     /// Most payload bytes of a slot.
     pub(super) fn capacity_bytes(&self) -> usize {
         self.capacity_bytes
@@ -93,9 +88,9 @@ impl Slots {
 }
 
 impl SlotShape {
-    /// Bytes of one end's slots, the spare one among them.
+    /// Bytes of one end's slots.
     pub(crate) fn staging_bytes(&self) -> usize {
-        (self.slots + 1) * Slots::stride_of(self.slot_bytes)
+        self.slots * Slots::stride_of(self.slot_bytes)
     }
 }
 
@@ -143,11 +138,11 @@ mod tests {
         for capacity in [1, 63, 64, 1000] {
             let shape = SlotShape { slots: 3, slot_bytes: capacity };
             let slots = Slots::new(shape, &Ledger::default()).unwrap();
-            for slot in 0..=slots.spare() {
+            for slot in 0..shape.slots {
                 let (message, payload) = (slots.message(slot).addr().get(), slots.payload(slot).addr().get());
                 assert_eq!((payload % 64, payload - message), (0, HEADER_BYTES));
                 let next = slots.whole().0.addr().get() + slots.whole().1;
-                let next = if slot < 3 { slots.message(slot + 1).addr().get() } else { next };
+                let next = if slot + 1 < shape.slots { slots.message(slot + 1).addr().get() } else { next };
                 assert!(message + slots.message_bytes() <= next);
             }
         }

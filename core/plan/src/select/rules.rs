@@ -1,0 +1,37 @@
+//! Rules that stand above the cost model: what was measured, for sizes of one collective.
+
+use alloc::vec::Vec;
+
+use super::Choice;
+use crate::collective::Collective;
+
+/// For calls of `collective` up to a size: this choice, if the caller's wishes, the level and the number of ranks
+/// allow it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// Which calls.
+    pub collective: Collective,
+    /// The largest size in bytes; as for [`Selection::choose`](super::Selection::choose).
+    pub up_to: u64,
+    /// How.
+    pub choice: Choice,
+}
+
+/// What the rules say of one size: of all that reach so far, the one that ends first, and of equals the first.
+pub(super) fn ruling(rules: &[Rule], collective: Collective, bytes: u64) -> Option<Choice> {
+    let speaks = |rule: &&Rule| rule.collective == collective && bytes <= rule.up_to;
+    rules.iter().filter(speaks).min_by_key(|rule| rule.up_to).map(|rule| rule.choice)
+}
+
+/// Where decisions for a collective may change: at powers of two, and where a rule ends. Ends with `u64::MAX`.
+pub(super) fn bounds(
+    rules: &[Rule],
+    collective: Collective,
+    powers: core::ops::RangeInclusive<u32>,
+) -> Vec<u64> {
+    let ends = rules.iter().filter(|rule| rule.collective == collective).map(|rule| rule.up_to);
+    let mut bounds: Vec<u64> = powers.map(|power| 1 << power).chain(ends).chain([u64::MAX]).collect();
+    bounds.sort_unstable();
+    bounds.dedup();
+    bounds
+}

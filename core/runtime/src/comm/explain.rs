@@ -1,0 +1,185 @@
+//! What a call would do, and why.
+
+use std::fmt;
+
+use ccl_plan::select::{Candidate, Choice};
+use ccl_plan::{Collective, Dtype, Rank};
+
+use super::Communicator;
+use crate::error::Result;
+use crate::exec::{Carried, Reach};
+use crate::transport::Path;
+
+/// What a communicator would do with a call. The same on all ranks, but for `paths`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// The call's collective.
+    pub collective: Collective,
+    /// The number of ranks.
+    pub n: u32,
+    /// How the farthest peer is reached.
+    pub reach: Reach,
+    /// Cores that all ranks share; 0 if they are not on one host.
+    pub cores: u32,
+    /// The size that the choice goes by, in bytes: the vector, or all n blocks.
+    pub bytes: u64,
+    /// What was chosen.
+    pub choice: Choice,
+    /// Elements that one Move takes at a time.
+    pub chunk_count: usize,
+    /// How data gets from rank to rank.
+    pub carried: Carried,
+    /// What the cost model predicts, in nanoseconds.
+    pub predicted_ns: f64,
+    /// Every algorithm of the collective: the chosen one first, then by predicted time, with why they lost.
+    pub candidates: Vec<Candidate>,
+    /// The way to each of the other ranks.
+    pub paths: Vec<(Rank, Path)>,
+}
+
+impl Communicator {
+    /// Says what a call of `count` elements of `dtype` would do: as in [`Request`](crate::Request), and for
+    /// v-forms of the average block. `root` is ignored where there is none.
+    ///
+    /// Local, and never blocks. Whether the buffers of a call are mapped shows only when it is made: until then
+    /// [`Carried::Mapped`] says that they may be.
+    ///
+    /// # Errors
+    ///
+    /// A root that is no rank, settings that leave the collective without an algorithm that fits, or a
+    /// communicator that is being dropped.
+    pub fn explain(
+        &self,
+        collective: Collective,
+        dtype: Dtype,
+        count: usize,
+        root: Rank,
+    ) -> Result<Explanation> {
+        let (explained, candidates, (reach, cores)) = self.with_engine(|engine| {
+            let explained = engine.explain(collective, dtype, count, root)?;
+            let candidates = engine.plans().selection().explain(collective, explained.bytes);
+            let cores = engine.plans().selection().inputs().rates.cores;
+            Ok((explained, candidates, (engine.plans().reach(), cores)))
+        })?;
+        let others = (0..self.n).map(Rank).filter(|rank| *rank != self.rank);
+        Ok(Explanation {
+            collective,
+            n: self.n,
+            reach,
+            cores,
+            bytes: explained.bytes,
+            choice: explained.choice,
+            chunk_count: explained.chunk_count,
+            carried: explained.carried,
+            predicted_ns: candidates.first().map_or(0.0, |chosen| chosen.time_ns),
+            candidates,
+            paths: others.map(|rank| Ok((rank, self.path(rank)?))).collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { collective, n, bytes, choice, chunk_count, carried, predicted_ns, .. } = self;
+        let channels = choice.channels;
+        write!(
+            f,
+            "{collective} of {bytes} bytes with {n} ranks: {} on {channels} channel",
+            choice.algorithm
+        )?;
+        if channels != 1 {
+            f.write_str("s")?;
+        }
+        write!(f, ", {chunk_count} elements at a time, {carried}; predicted {:.2} µs", predicted_ns / 1e3)?;
+        for candidate in self.candidates.iter().skip(1) {
+            let (time_us, reason) = (candidate.time_ns / 1e3, candidate.standing.reason());
+            write!(f, "\n  not {}: {reason} ({time_us:.2} µs)", candidate.algorithm)?;
+        }
+        for (rank, path) in &self.paths {
+            write!(f, "\n  to rank {rank}: {path}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::exec::engine::RAN;
+    use crate::reference::{Case, Counts};
+    use crate::{Buffers, Config, ReduceOp, Request};
+
+    /// Xorshift, by Marsaglia.
+    fn random_below(state: &Cell<u64>, limit: u64) -> u64 {
+        let mut x = state.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        state.set(x);
+        x % limit
+    }
+
+    /// 500 random calls on three ranks, each explained first; what the engine then ran is what was said.
+    #[test]
+    fn explanations_are_what_runs() {
+        let config = Config::builder().set("CCL_TUNING_FILE", "none").build().unwrap();
+        let choices = crate::local::run_with(&config, 3, |comm| {
+            let (state, mut seen) = (Cell::new(2026), std::collections::HashSet::new());
+            let below = |limit: usize| random_below(&state, limit as u64) as usize;
+            let message = |collective: &Collective| matches!(collective, Collective::Send | Collective::Recv);
+            let even = |collective: &Collective| !collective.uneven() && !message(collective);
+            let even: Vec<Collective> = Collective::ALL.into_iter().filter(even).collect();
+            for _ in 0..500 {
+                let collective = even[below(even.len())];
+                let dtype = Dtype::ALL[below(Dtype::ALL.len())];
+                let count = below(1 << below(18));
+                let root = Rank(below(3) as u32);
+                let case = Case {
+                    collective,
+                    dtype,
+                    op: ReduceOp::Max,
+                    n: 3,
+                    root,
+                    scalar: 1.0,
+                    counts: Counts::Even(count),
+                };
+                let said = comm.explain(collective, dtype, count, root)?;
+                let size = dtype.size_bytes();
+                let send = vec![0; case.send_count(comm.rank()) * size];
+                let mut recv = vec![0; case.recv_count(comm.rank()) * size];
+                RAN.with(|ran| *ran.borrow_mut() = None);
+                comm.run(Request {
+                    collective,
+                    dtype,
+                    reduce: ReduceOp::Max.into(),
+                    count,
+                    root,
+                    buffers: Buffers::Separate { send: &send, recv: &mut recv },
+                    blocks: None,
+                })?;
+                let name = format!("{collective}.{}", said.choice.algorithm);
+                let expected = (name, said.choice.channels, said.chunk_count, said.carried);
+                assert_eq!(RAN.with(|ran| ran.borrow().clone()), Some(expected), "{said}");
+                seen.insert((collective, said.choice.algorithm));
+            }
+            Ok(seen.len())
+        });
+        assert!(choices.unwrap().iter().all(|seen| *seen >= 10));
+    }
+
+    #[test]
+    fn an_explanation_reads_well() {
+        let config = Config::builder().set("CCL_TUNING_FILE", "none").build().unwrap();
+        let texts = crate::local::run_with(&config, 2, |comm| {
+            comm.explain(Collective::AllReduce, Dtype::F32, 4, Rank(0)).map(|said| said.to_string())
+        });
+        for (rank, text) in (0..).zip(texts.unwrap()) {
+            assert!(text.starts_with("all_reduce of 16 bytes with 2 ranks: "), "{text}");
+            assert!(text.contains("on 1 channel, 4 elements at a time, in slots; predicted"), "{text}");
+            assert!(text.contains("\n  not ring: takes longer ("), "{text}");
+            assert!(text.contains(&format!("\n  to rank {}: loopback (", 1 - rank)), "{text}");
+        }
+    }
+}

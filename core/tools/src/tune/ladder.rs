@@ -1,0 +1,139 @@
+//! Rules from measurements: for each collective a ladder of sizes.
+
+use std::fs;
+use std::path::Path;
+
+use ccl::exec::{Reach, TunedLink, TunedRule, Tuning};
+use ccl::{Error, Result};
+
+use super::session::{Cell, Entry};
+
+/// Puts the rules that follow from `cells` into a file, in place of those it has for the same links and number
+/// of ranks, and what links cost. Other rules, and what it says of other links, stay.
+pub(super) fn write(file: &Path, link: TunedLink, n: u32, cells: &[Cell]) -> Result<()> {
+    let reach = link.reach;
+    let mut tuning = if file.exists() { Tuning::read(file)? } else { Tuning::default() };
+    let measured = |rule: &TunedRule| {
+        let same = rule.reach == Some(reach) && rule.ranks == Some(n);
+        same && cells.iter().any(|cell| cell.collective.name() == rule.collective)
+    };
+    tuning.rules.retain(|rule| !measured(rule));
+    tuning.rules.extend(rules((reach, n), cells));
+    match tuning.links.iter_mut().find(|known| known.reach == reach) {
+        Some(known) => *known = link.or(known),
+        None => tuning.links.push(link),
+    }
+    tuning.machine = Tuning::machine();
+    let failed = |error| Error::system(&format!("write {}", file.display()), error, "name a file with --out");
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    // Whoever reads it meanwhile finds the old file or the new one.
+    let beside = file.with_extension(format!("{}.new", std::process::id()));
+    fs::write(&beside, tuning.to_toml()).and_then(|()| fs::rename(&beside, file)).map_err(failed)
+}
+
+/// The rules: nothing for a collective whose choices are as good as any other, within what measurements can tell.
+fn rules((reach, n): (Reach, u32), cells: &[Cell]) -> Vec<TunedRule> {
+    let mut rules: Vec<TunedRule> = Vec::new();
+    for of_one in cells.chunk_by(|a, b| a.collective == b.collective) {
+        if of_one.iter().all(|cell| better(cell).is_none()) {
+            continue;
+        }
+        for (index, cell) in of_one.iter().enumerate() {
+            let chosen = better(cell).unwrap_or(cell.chosen());
+            let up_to_bytes = of_one.get(index + 1).map(|next| between(cell.bytes, next.bytes));
+            let rule = TunedRule {
+                collective: cell.collective.name().into(),
+                ranks: Some(n),
+                reach: Some(reach),
+                up_to_bytes,
+                algorithm: chosen.algorithm.name().into(),
+                channels: 1,
+            };
+            match rules.last_mut() {
+                Some(last) if last.collective == rule.collective && last.algorithm == rule.algorithm => {
+                    last.up_to_bytes = up_to_bytes;
+                }
+                _ => rules.push(rule),
+            }
+        }
+    }
+    rules
+}
+
+/// The best, if it is enough better than what would be chosen without rules.
+fn better(cell: &Cell) -> Option<Entry> {
+    (cell.loss() > NOISE).then(|| cell.best())
+}
+
+/// The geometric mean.
+fn between(a: u64, b: u64) -> u64 {
+    ((a as f64) * (b as f64)).sqrt() as u64
+}
+
+/// Medians of a few loops differ by as much.
+const NOISE: f64 = 1.03;
+
+#[cfg(test)]
+mod tests {
+    use ccl::exec::Carried;
+    use ccl::{Algorithm, Collective};
+
+    use super::*;
+
+    fn cell(bytes: u64, times: [(Algorithm, f64); 2]) -> Cell {
+        let entry = |(algorithm, time_us)| Entry {
+            algorithm,
+            time_us,
+            least_us: time_us,
+            predicted_us: 1.0,
+            chunk_count: 1,
+            carried: Carried::Slots,
+        };
+        Cell { collective: Collective::Broadcast, bytes, entries: times.map(entry).into() }
+    }
+
+    #[test]
+    fn neighbours_with_the_same_winner_are_one_rule() {
+        use Algorithm::{Direct, Ring};
+        let cells = [
+            cell(8, [(Direct, 1.0), (Ring, 2.0)]),
+            cell(32, [(Direct, 2.0), (Ring, 2.0)]),
+            cell(128, [(Direct, 9.0), (Ring, 2.0)]),
+            cell(512, [(Direct, 9.0), (Ring, 2.0)]),
+        ];
+        let rules = rules((Reach::Memory, 4), &cells);
+        let short: Vec<_> = rules.iter().map(|r| (r.up_to_bytes, r.algorithm.as_str())).collect();
+        assert_eq!(short, [(Some(64), "direct"), (None, "ring")]);
+        assert!(super::rules((Reach::Memory, 4), &cells[..2]).is_empty());
+    }
+
+    #[test]
+    fn a_file_keeps_what_was_not_measured_again() {
+        use Algorithm::{Direct, Ring};
+        let folder = std::env::temp_dir().join(format!("ccl-ladder-{}", std::process::id()));
+        let file = folder.join("sub").join("tuning.toml");
+        let slow = [cell(8, [(Direct, 9.0), (Ring, 2.0)])];
+        let link = |alpha_ns, switch_ns| TunedLink {
+            reach: Reach::Memory,
+            alpha_ns: Some(alpha_ns),
+            switch_ns,
+            message_ns: None,
+            move_ns: None,
+            beta_ns_per_byte: None,
+            gamma_ns_per_byte: None,
+        };
+        write(&file, link(1.0, Some(7.0)), 4, &slow).unwrap();
+        write(&file, link(2.0, None), 8, &slow).unwrap();
+        write(&file, link(3.0, None), 4, &[cell(8, [(Ring, 9.0), (Direct, 2.0)])]).unwrap();
+        let found = Tuning::read(&file).unwrap();
+        let short: Vec<_> = found.rules.iter().map(|r| (r.ranks, r.algorithm.as_str())).collect();
+        assert_eq!(short, [(Some(8), "ring"), (Some(4), "direct")]);
+        // What was not measured again stays.
+        assert_eq!(found.links, [link(3.0, Some(7.0))]);
+        assert_eq!(found.machine, Tuning::machine());
+        assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
