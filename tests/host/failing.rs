@@ -137,7 +137,9 @@ fn expect_missing_rank_named(config: &Config) {
 fn an_abort_ends_blocked_calls_everywhere_at_once() {
     static ABORTED: OnceLock<Instant> = OnceLock::new();
     let stolen = Stolen::watch();
-    let errors = failures(3, |comm| {
+    // So long that nothing but the abort can end a call.
+    let config = Config::from_vars([("CCL_TIMEOUT", "60s")]).unwrap();
+    let errors = failures_with(&config, 3, |comm| {
         comm.barrier()?;
         if comm.rank() == Rank(1) {
             let aborter = comm.aborter();
@@ -148,7 +150,7 @@ fn an_abort_ends_blocked_calls_everywhere_at_once() {
                 aborter.abort("twice");
             });
         }
-        if comm.rank() == Rank(0) { told(comm, 10 * DEADLINE) } else { usual(comm) }
+        if comm.rank() == Rank(0) { told(comm, 30 * DEADLINE) } else { usual(comm) }
     });
     let since = ABORTED.get().unwrap().elapsed();
     assert!(since < SOON + stolen.so_far(), "{since:?}");
@@ -194,7 +196,7 @@ fn nothing_is_left_after_many_communicators() {
         local::run_with(config, 3, |comm| comm.barrier()).unwrap();
     }
     let patience = Instant::now();
-    while resources() != before && patience.elapsed() < Duration::from_secs(5) {
+    while resources() != before && patience.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(resources(), before, "descriptors or mappings of shared memory");
@@ -228,7 +230,15 @@ fn out_of_band() -> Config {
 
 /// The error of every rank; each must have one.
 fn failures(n: u32, body: impl Fn(&Communicator) -> Result<()> + Sync) -> Vec<ccl::Error> {
-    let results = local::try_run_with(&config(), n, |comm| body(&comm)).unwrap();
+    failures_with(&config(), n, body)
+}
+
+fn failures_with(
+    config: &Config,
+    n: u32,
+    body: impl Fn(&Communicator) -> Result<()> + Sync,
+) -> Vec<ccl::Error> {
+    let results = local::try_run_with(config, n, |comm| body(&comm)).unwrap();
     results.into_iter().map(|result| result.expect_err("every rank fails")).collect()
 }
 

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::tests::{SECONDS, joined, settings, until};
 use super::*;
@@ -34,6 +34,13 @@ impl OtherRank {
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Stops it; returns when none of its threads runs any more.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let (_, status) = waitpid(Some(Pid::from_child(&self.0)), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{status:?}");
     }
 }
 
@@ -131,7 +138,7 @@ fn a_root_that_ends_after_leaving_is_not_dead() {
 #[test]
 fn a_stopped_root_is_alive_but_not_answering() {
     let (controls, other) = with_other_root();
-    other.signal(Signal::STOP);
+    other.stop();
     let started = Instant::now();
     let errors = thread::scope(|scope| {
         let threads = [0, 1].map(|at| {
@@ -169,7 +176,7 @@ fn a_stopped_process_is_alive_but_not_answering() {
     let (controls, other) = with_other();
     let signature = crate::observe::Signature::new(ccl_plan::Collective::Barrier);
     controls.iter().for_each(|control| control.board().enter(0, &signature));
-    other.signal(Signal::STOP);
+    other.stop();
     thread::sleep(Duration::from_millis(50));
     assert!(!controls[0].alarm().raised());
     let started = Instant::now();
