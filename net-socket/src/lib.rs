@@ -87,6 +87,7 @@ impl SocketNet {
 impl Net for SocketNet {
     const NAME: &'static CStr = c"socket";
     const TWO_WAY: bool = true;
+    const WATCHABLE: bool = true;
     type Listener = SocketListener;
     type Connecting = SocketConnecting;
     type SendComm = SocketSend;

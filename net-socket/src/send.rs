@@ -211,6 +211,11 @@ impl SendComm for SocketSend {
         self.slots.free(sequence);
         Ok(true)
     }
+
+    fn watch(&mut self, at: &mut dyn FnMut(i32, i16)) {
+        let full = self.lanes.iter().filter(|lane| !lane.queue.is_empty());
+        full.for_each(|lane| at(lane.stream.descriptor(), libc::POLLOUT));
+    }
 }
 
 impl Drop for Lane {

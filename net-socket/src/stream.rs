@@ -60,6 +60,11 @@ impl Stream {
         Stream(Arc::clone(&self.0))
     }
 
+    /// What to poll.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
     /// Nothing more will be written: the peer hears of it after all that was. Where nobody else has the
     /// socket, closing says as much.
     pub(crate) fn end_writing(&self) {

@@ -186,6 +186,60 @@ fn requests_and_registrations_of_others_are_refused() {
     a.deregister(mr).unwrap();
 }
 
+/// The descriptors that a comm waits for, if it tells.
+fn watched(watch: impl FnOnce(&mut dyn FnMut(i32, i16)) -> Result<bool, NetError>) -> Vec<(i32, i16)> {
+    let mut found = Vec::new();
+    let tells = watch(&mut |descriptor, events| found.push((descriptor, events))).unwrap();
+    assert_eq!(tells, !found.is_empty());
+    found
+}
+
+/// Whether one of these is ready within so many milliseconds.
+fn ready(watched: &[(i32, i16)], at_most_ms: i32) -> bool {
+    let one = |(fd, events): &(i32, i16)| libc::pollfd { fd: *fd, events: *events, revents: 0 };
+    let mut all: Vec<libc::pollfd> = watched.iter().map(one).collect();
+    // SAFETY: an array of its length.
+    unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, at_most_ms) > 0 }
+}
+
+#[test]
+fn what_is_pending_says_where_news_of_it_come_from() {
+    for settings in [&[][..], &[("sockets", "3"), ("stripe_min_bytes", "1000")]] {
+        let (mut send, mut recv) = pair(&context(linked(), settings));
+        assert!(linked().is_watchable());
+        assert!(watched(|at| recv.watch(at)).is_empty() && watched(|at| send.watch(at)).is_empty());
+        let mut bytes = vec![0; 8 << 20];
+        let (from, into) = (register_send(&mut send, &bytes), register_recv(&mut recv, &mut bytes));
+        // A receive waits for its header.
+        // SAFETY: memory that outlives the requests, which nobody else uses.
+        let mut request = unsafe { recv.recv(bytes.as_mut_ptr(), 100, 0, &into) }.unwrap().unwrap();
+        assert_eq!(recv.test(&mut request).unwrap(), None);
+        let header = watched(|at| recv.watch(at));
+        assert_eq!((header.len(), ready(&header, 0)), (1, false));
+        // SAFETY: as above.
+        let mut sent =
+            unsafe { send.send(bytes.as_ptr().wrapping_add(1 << 20), 100, 0, &from) }.unwrap().unwrap();
+        assert!(ready(&header, 10_000));
+        wait("the message", || recv.test(&mut request).unwrap());
+        wait("the send", || send.test(&mut sent).unwrap());
+        assert!(watched(|at| recv.watch(at)).is_empty() && watched(|at| send.watch(at)).is_empty());
+        // A send waits for room on each socket that is full, a receive for the rest of each share.
+        let mut full = Vec::new();
+        while full.is_empty() {
+            // SAFETY: as above.
+            let request = unsafe { send.send(bytes.as_ptr(), 1 << 20, 0, &from) }.unwrap().unwrap();
+            std::mem::forget(request);
+            full = watched(|at| send.watch(at));
+        }
+        assert!(!ready(&full, 0) && full.iter().all(|(_, events)| *events == libc::POLLOUT));
+        let rest = bytes.as_mut_ptr().wrapping_add(4 << 20);
+        // SAFETY: as above.
+        let mut request = unsafe { recv.recv(rest, 1 << 20, 0, &into) }.unwrap().unwrap();
+        wait("a long message", || recv.test(&mut request).unwrap());
+        assert!(ready(&full, 10_000));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]

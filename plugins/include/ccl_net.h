@@ -174,6 +174,13 @@ typedef struct {
   char pci_path[256];         /* directory in /sys/devices, or empty; NUL-terminated */
 } cclNetProperties_v1_t;
 
+/* What to look at to hear of news: laid out as struct pollfd is on POSIX systems. */
+typedef struct {
+  int32_t descriptor;
+  int16_t events; /* as for poll(2) */
+  int16_t reserved; /* 0 */
+} cclWatch_v1_t;
+
 /* The table. Entries up to close_recv are required, those after it may be null. */
 typedef struct {
   uint32_t size;    /* sizeof(cclNet_v1_t) when the plugin was compiled */
@@ -294,6 +301,14 @@ typedef struct {
    * test_send on this comm, so that both leave together. Without this entry the host calls isend. */
   int32_t (*isend_more)(void *send_comm, const void *data, uint64_t bytes, uint32_t tag, void *mr,
                         void **request);
+
+  /* Where news of what is pending on the comm comes from: a host that has nothing else to do sleeps
+   * in poll(2) on these, of all its comms, and then tests again. *count is how many there are, of
+   * which the first n are filled in; 0, or more than n: the host wakes up by itself, and more often.
+   * Asked right after tests that found nothing done. What is pending must not become done without
+   * one of them being ready; one that is ready for nothing costs time. The host only ever polls them,
+   * for a moment that may outlive the comm. */
+  int32_t (*watch)(void *comm, uint32_t side, uint32_t n, cclWatch_v1_t *watched, uint32_t *count);
 } cclNet_v1_t;
 
 #ifdef __cplusplus

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ccl::transport::{
     Checksum, Fabric, FaultRule, NetSettings, PathKind, Relay, SharedMemory, TraceEvent, TraceLog,
-    TransportSettings, Waiter,
+    TransportSettings, WaitSettings, Waiter,
 };
 use ccl::{Error, Fault, Rank, Result};
 use ccl_plan::Channel;
@@ -71,6 +71,59 @@ fn an_edge_opens_though_the_one_back_is_not_used_yet() {
                 }
             });
         }
+    }
+}
+
+/// With sleeps that are much longer than the test may take, it ends only because news wake whoever sleeps: what he
+/// waits to receive, and room for what he sends.
+#[test]
+fn news_from_the_network_end_a_sleep() {
+    const MESSAGES: u32 = 2000;
+    let forever = Duration::from_secs(3600);
+    let wait = WaitSettings {
+        spin: Duration::ZERO,
+        yielding: Duration::ZERO,
+        first_sleep: forever,
+        longest_sleep: forever,
+    };
+    for net in [over_net(), over_one_way_net()] {
+        on_threads(2, &TransportSettings { wait, ..net }, |me, mut fabric| {
+            let bell = fabric.bell().unwrap().clone();
+            let mut waiter = Waiter::new(fabric.wait().unwrap());
+            let mut payload = vec![7; 4096];
+            let (first, peer) = (me == Rank(0), Rank(1 - me.0));
+            for sends in [first, !first] {
+                if sends {
+                    let edge = fabric.send_edge(peer, Channel(0), 0).unwrap();
+                    for tag in 0..MESSAGES {
+                        while !fabric.sender(edge).try_send(&payload, tag).unwrap() {
+                            fabric.progress().unwrap();
+                            waiter.pause(Some(&bell));
+                        }
+                        waiter.reset();
+                    }
+                    while !fabric.is_flushed() {
+                        fabric.progress().unwrap();
+                        waiter.pause(Some(&bell));
+                    }
+                } else {
+                    let edge = fabric.receive_edge(peer, Channel(0), 0).unwrap();
+                    // So that the sender meets a connection that is full.
+                    std::thread::sleep(Duration::from_millis(50));
+                    for tag in 0..MESSAGES {
+                        let received = loop {
+                            if let Some(tag) = fabric.receiver(edge).try_receive(&mut payload).unwrap() {
+                                break tag;
+                            }
+                            fabric.progress().unwrap();
+                            waiter.pause(Some(&bell));
+                        };
+                        assert_eq!((received, payload.len()), (tag, 4096));
+                        waiter.reset();
+                    }
+                }
+            }
+        });
     }
 }
 

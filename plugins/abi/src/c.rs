@@ -161,6 +161,18 @@ pub struct CclNetPropertiesV1 {
     pub pci_path: [c_char; 256],
 }
 
+/// What to look at to hear of news, as `poll(2)` takes it.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CclWatchV1 {
+    /// The descriptor.
+    pub descriptor: i32,
+    /// `POLLIN` and the like.
+    pub events: i16,
+    /// Zero.
+    pub reserved: i16,
+}
+
 /// A network plugin: the table exported as `cclNet_v1`.
 ///
 /// Grows only at its end. `size` is the plugin's; a host reads no more than that and treats what is
@@ -359,6 +371,17 @@ pub struct CclNetV1 {
             request: *mut *mut c_void,
         ) -> i32,
     >,
+    /// Optional: where news of what is pending on a comm comes from, at most `n` places.
+    #[sabi(unsafe_opaque_field)]
+    pub watch: Option<
+        unsafe extern "C" fn(
+            comm: *mut c_void,
+            side: u32,
+            n: u32,
+            watched: *mut CclWatchV1,
+            count: *mut u32,
+        ) -> i32,
+    >,
 }
 
 // SAFETY: the table is only ever read, and its name points to a static string, by the contract.
@@ -408,5 +431,6 @@ impl CclNetV1 {
         signal: None,
         turn: None,
         isend_more: None,
+        watch: None,
     };
 }

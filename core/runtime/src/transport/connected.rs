@@ -10,6 +10,7 @@ use super::fault;
 use super::net::{Network, Peers, SlotShape};
 use super::shm::{MemoryReceive, MemorySend, Neighbours};
 use super::trace::{TraceReceive, TraceSend};
+use super::vigil::Vigil;
 use super::{
     Bell, Checksum, EdgeKey, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo, TransportSettings,
     WaitSettings,
@@ -32,6 +33,8 @@ pub(super) struct Connected {
     /// Whether long messages over the network are sent from user memory.
     pub(super) lends_to_network: bool,
     pub(super) bell: Bell,
+    /// What whoever sleeps on the bell watches, if that can be told of all peers.
+    pub(super) vigil: Option<Arc<Vigil>>,
     pub(super) wait: WaitSettings,
     pub(super) relay: Arc<dyn Relay>,
     pub(super) infos: Vec<TransportInfo>,
@@ -113,7 +116,8 @@ impl Connected {
             None => {
                 let (relay, peers) = (Arc::clone(&self.relay), Peers::of(&self.infos));
                 let net = (&settings.net, None);
-                Network::start(net, net_shape(settings), me, settings.secret, relay, peers)?
+                let network = Network::start(net, net_shape(settings), me, settings.secret, relay, peers)?;
+                network.watched_by(self.vigil.clone())
             }
         };
         Ok(self.network.insert(network))

@@ -161,7 +161,8 @@ impl Fabric {
         neighbours.check_probes()?;
         let kind = |(peer, info)| agree::kind(&self.info, info, (self.me, Rank(peer)), &neighbours);
         let kinds: Vec<_> = (0..).zip(&infos).map(kind).collect();
-        let bell = Bell::of(Arc::clone(neighbours.own()));
+        let vigil = self.is_watchable(&kinds).then(Arc::default);
+        let bell = Bell::of(Arc::clone(neighbours.own())).with_vigil(vigil.clone());
         let wait = self.wait_settings(&infos, &kinds);
         self.reads_directly = not_directly.is_none() && !kinds.contains(&PathKind::Net);
         let relay = Arc::clone(relay);
@@ -174,6 +175,7 @@ impl Fabric {
             not_directly,
             lends_to_network: false,
             bell,
+            vigil,
             wait,
             relay,
             infos,
@@ -418,8 +420,21 @@ impl Fabric {
     fn wait_settings(&self, infos: &[TransportInfo], kinds: &[PathKind]) -> WaitSettings {
         let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
         let wait = self.settings.wait.on_host(here().count(), host::cores(here()));
-        let networked = kinds.contains(&PathKind::Net);
-        if networked { wait.with_network() } else { wait }
+        match kinds.contains(&PathKind::Net) {
+            true if self.is_watchable(kinds) => wait.with_watched_network(),
+            true => wait.with_network(),
+            false => wait,
+        }
+    }
+
+    /// Whether all others are reached through a network that says where its news come from.
+    fn is_watchable(&self, kinds: &[PathKind]) -> bool {
+        let mut others = kinds.iter().enumerate().filter(|(peer, _)| *peer != self.me.index()).peekable();
+        let plugin = self.settings.net.plugin;
+        others.peek().is_some()
+            && others.all(|(_, kind)| *kind == PathKind::Net)
+            && plugin.is_none_or(|plugin| plugin.is_watchable())
+            && !self.settings.wraps_edges()
     }
 }
 

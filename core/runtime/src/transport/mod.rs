@@ -35,7 +35,8 @@ mod relay;
 mod settings;
 mod shm;
 mod trace;
-pub mod waiting;
+pub mod vigil;
+mod waiting;
 
 pub use copy::Message;
 pub(crate) use edge::Lends;

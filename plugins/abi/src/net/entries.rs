@@ -7,7 +7,9 @@ use std::slice;
 
 use super::traits::{Connecting, Listener, Net, RecvComm, SendComm};
 use super::types::{Memory, MemoryKind, Mr, RecvBuffer, Request, SendBuffer};
-use crate::c::{self, CclErrorV1, CclHostV1, CclMemoryV1, CclNetPropertiesV1, CclNetV1, CclSettingV1};
+use crate::c::{
+    self, CclErrorV1, CclHostV1, CclMemoryV1, CclNetPropertiesV1, CclNetV1, CclSettingV1, CclWatchV1,
+};
 use crate::error::{Error, Result};
 use crate::forward;
 use crate::guard::{Object, fill_last_error, guard, read_handle};
@@ -75,6 +77,7 @@ impl<N: Net> Entries<N> {
             abort: Some(Self::abort),
             isend_more: Some(Self::isend_more),
             turn: if N::TWO_WAY { Some(Self::turn) } else { None },
+            watch: if N::WATCHABLE { Some(Self::watch) } else { None },
             ..CclNetV1::EMPTY
         }
     }
@@ -253,6 +256,44 @@ impl<N: Net> Entries<N> {
             };
             // SAFETY: the contract of the entries.
             unsafe { out.write(other) };
+            Ok(())
+        })
+    }
+
+    unsafe extern "C" fn watch(
+        comm: Ptr,
+        side: u32,
+        n: u32,
+        watched: *mut CclWatchV1,
+        count: *mut u32,
+    ) -> i32 {
+        guard(Self::at("watch"), || {
+            let mut found = 0;
+            let mut at = |descriptor, events| {
+                if found < n {
+                    // SAFETY: an array of `n`.
+                    unsafe {
+                        watched.add(found as usize).write(CclWatchV1 { descriptor, events, reserved: 0 })
+                    };
+                }
+                found += 1;
+            };
+            // SAFETY: a comm of the stated side.
+            unsafe {
+                match side {
+                    c::SIDE_SEND => object::<N::SendComm>(comm).with(|comm| {
+                        comm.watch(&mut at);
+                        Ok(())
+                    })?,
+                    c::SIDE_RECV => object::<N::RecvComm>(comm).with(|comm| {
+                        comm.watch(&mut at);
+                        Ok(())
+                    })?,
+                    _ => return Err(bad_side(side)),
+                }
+            };
+            // SAFETY: the contract of the entries.
+            unsafe { count.write(found) };
             Ok(())
         })
     }

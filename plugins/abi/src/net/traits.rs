@@ -16,6 +16,8 @@ pub trait Net: Send + Sync + Sized + 'static {
     const NAME: &'static CStr;
     /// Whether connections can be turned, all of them: then both `turn_` functions are there.
     const TWO_WAY: bool = false;
+    /// Whether both `watch` functions are there: hosts then sleep while nothing happens, and wake up at once.
+    const WATCHABLE: bool = false;
     /// What accepts connections.
     type Listener: Listener<RecvComm = Self::RecvComm>;
     /// A connection being made.
@@ -102,6 +104,12 @@ pub trait SendComm: Send + 'static {
 
     /// Whether the message's bytes may be reused. After `true` the request is dead.
     fn test(&mut self, request: Request) -> Result<bool>;
+
+    /// Where news of what is pending comes from: calls `at` with each descriptor and the events of `poll(2)`.
+    /// None: the host wakes up by itself. As `ccl_net.h` says of `watch`.
+    fn watch(&mut self, at: &mut dyn FnMut(i32, i16)) {
+        let _ = at;
+    }
 }
 
 /// The receiving end of a connection; used by one thread at a time.
@@ -124,6 +132,11 @@ pub trait RecvComm: Send + 'static {
     /// Whether all messages of the request arrived; then their lengths are in `sizes`, in the order
     /// of the buffers, and the request is dead. `sizes` is at least as long as the request's group.
     fn test(&mut self, request: Request, sizes: &mut [u64]) -> Result<bool>;
+
+    /// Where news of what is pending comes from, as for [`SendComm::watch`].
+    fn watch(&mut self, at: &mut dyn FnMut(i32, i16)) {
+        let _ = at;
+    }
 
     /// Makes received bytes visible to the device; `None` if there is nothing to wait for.
     fn flush(&mut self, buffers: &[RecvBuffer]) -> Result<Option<Request>> {

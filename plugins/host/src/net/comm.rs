@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ccl_plugin::c::{self, CclMemoryV1};
+use ccl_plugin::c::{self, CclMemoryV1, CclWatchV1};
 use ccl_plugin::net::MemoryKind;
 
 use crate::error::NetError;
@@ -179,6 +179,16 @@ impl SendComm {
         Ok(unsafe { RecvComm::from_raw(raw, self.0.context.clone()) })
     }
 
+    /// Calls `at` with each descriptor, and the events of `poll(2)`, that news of what is pending come from;
+    /// whether there are any, and these are all. Ask right after tests that found nothing done.
+    ///
+    /// # Errors
+    ///
+    /// [`NetError::Unsupported`] unless [`NetPlugin::is_watchable`].
+    pub fn watch(&mut self, at: impl FnMut(i32, i16)) -> Result<bool, NetError> {
+        self.0.watch(at)
+    }
+
     /// The context it belongs to.
     pub fn context(&self) -> &NetContext {
         &self.0.context
@@ -331,6 +341,15 @@ impl RecvComm {
         Ok(unsafe { SendComm::from_raw(raw, self.0.context.clone()) })
     }
 
+    /// What news of what is pending come from, as [`SendComm::watch`] tells.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SendComm::watch`].
+    pub fn watch(&mut self, at: impl FnMut(i32, i16)) -> Result<bool, NetError> {
+        self.0.watch(at)
+    }
+
     /// The context it belongs to.
     pub fn context(&self) -> &NetContext {
         &self.0.context
@@ -396,6 +415,17 @@ impl End {
         object(self.plugin, "turn", raw)
     }
 
+    fn watch(&mut self, mut at: impl FnMut(i32, i16)) -> Result<bool, NetError> {
+        let (mut watched, mut count) = ([CclWatchV1::default(); MOST_WATCHED], 0);
+        let (raw, room) = (self.raw.as_ptr(), MOST_WATCHED as u32);
+        call!(self.plugin, watch(raw, self.side, room, watched.as_mut_ptr(), &raw mut count))?;
+        let all = (1..=MOST_WATCHED).contains(&(count as usize));
+        if all {
+            watched[..count as usize].iter().for_each(|watch| at(watch.descriptor, watch.events));
+        }
+        Ok(all)
+    }
+
     #[inline]
     fn check_range(&self, call: &'static str, data: usize, bytes: usize, mr: &Mr) -> Result<(), NetError> {
         if mr.owner != self.id {
@@ -450,6 +480,9 @@ impl Drop for End {
         }
     }
 }
+
+/// Descriptors of one comm: of one with more, news are not waited for.
+const MOST_WATCHED: usize = 16;
 
 fn memory_to_c(address: usize, bytes: usize, kind: MemoryKind) -> CclMemoryV1 {
     let (kind, device, dmabuf_fd, dmabuf_offset) = match kind {

@@ -63,6 +63,11 @@ impl NetPlugin {
         self.table().turn.is_some()
     }
 
+    /// Whether it says where news come from: [`SendComm::watch`](crate::SendComm::watch) works at every end.
+    pub fn is_watchable(&self) -> bool {
+        self.table().watch.is_some()
+    }
+
     /// How it was checked, for the log.
     pub fn checked_by(&self) -> &'static str {
         &self.0.how

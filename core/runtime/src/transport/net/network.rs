@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::memory::Ledger;
 use crate::transport::edge::{ReceiveKind, SendKind};
 use crate::transport::relay::NET_TOPICS;
+use crate::transport::vigil::Vigil;
 use crate::transport::{EdgeKey, ReceiveEdge, Relay, SendEdge, TransportInfo};
 
 /// Which network, and how it is set.
@@ -41,6 +42,8 @@ pub(crate) struct Network {
     ledger: Ledger,
     /// Connections that serve both ways, by the edges they serve.
     turned: HashMap<EdgeKey, Opening>,
+    /// To be told where news come from.
+    vigil: Option<Arc<Vigil>>,
 }
 
 /// Shape of an edge's slots.
@@ -73,6 +76,7 @@ pub(super) struct Line {
     pub(super) takes_any_memory: bool,
     pub(super) relay: Arc<dyn Relay>,
     pub(super) ledger: Ledger,
+    vigil: Option<Arc<Vigil>>,
     pub(super) me: Rank,
     pub(super) peer: Rank,
     pub(super) topic: u32,
@@ -115,7 +119,23 @@ impl Network {
             && properties.max_message_bytes >= LONGEST_LENT_BYTES as u64;
         tracing::info!(rank = me.0, network = plugin.name(), device, "network started");
         let (ledger, turned) = (Ledger::default(), HashMap::new());
-        Ok(Network { context, device, takes_any_memory, me, secret, relay, peers, ledger, turned })
+        Ok(Network {
+            context,
+            device,
+            takes_any_memory,
+            me,
+            secret,
+            relay,
+            peers,
+            ledger,
+            turned,
+            vigil: None,
+        })
+    }
+
+    /// The same, whose edges tell `vigil` where news of them come from.
+    pub(crate) fn watched_by(self, vigil: Option<Arc<Vigil>>) -> Network {
+        Network { vigil, ..self }
     }
 
     /// Whether edges send user memory from where it is.
@@ -181,6 +201,7 @@ impl Network {
             takes_any_memory: self.takes_any_memory,
             relay: Arc::clone(&self.relay),
             ledger: self.ledger.clone(),
+            vigil: self.vigil.clone(),
             me: self.me,
             peer,
             topic: NET_TOPICS | u32::from(channel.0) << 8 | u32::from(tag),
@@ -225,6 +246,18 @@ impl Line {
             greeting(&self.secret, &ends(self.me, self.peer), [mine, theirs], handle),
             greeting(&self.secret, &ends(self.peer, self.me), [theirs, mine], handle),
         ]
+    }
+
+    /// Nothing was done: whoever is about to sleep is told what `watch` finds, or that news come from elsewhere
+    /// too.
+    #[inline]
+    pub(super) fn nothing_yet(&self, watch: impl FnOnce(&mut dyn FnMut(i32, i16)) -> bool) {
+        if let Some(vigil) = &self.vigil
+            && vigil.is_on()
+            && !watch(&mut |descriptor, events| vigil.add(descriptor, events))
+        {
+            vigil.add_unknown();
+        }
     }
 
     /// A plugin's error, with the peer and its host.

@@ -67,13 +67,22 @@ impl NetReceive {
 
     /// Whether the next message is here.
     fn look(&mut self) -> Result<Option<Header>> {
-        let State::Open(link) = &mut self.state else { return Ok(None) };
+        let State::Open(link) = &mut self.state else {
+            self.line.nothing_yet(|_| false);
+            return Ok(None);
+        };
         // What has arrived counts even if the peer has closed the connection since.
         let posted = link.post_receives(self.released, &self.line);
         let slot = link.slots.of(self.released);
-        let Some(request) = &mut link.requests[slot] else { return posted.map(|()| None) };
+        let Some(request) = &mut link.requests[slot] else {
+            self.line.nothing_yet(|_| false);
+            return posted.map(|()| None);
+        };
         let arrived = link.comm.test(request).map_err(|e| self.line.error(&e, "receive from"))?;
-        let Some(arrived) = arrived else { return Ok(None) };
+        let Some(arrived) = arrived else {
+            self.line.nothing_yet(|at| link.comm.watch(at).unwrap_or(false));
+            return Ok(None);
+        };
         link.requests[slot] = None;
         link.read(slot, arrived, self.released, &self.line).map(Some)
     }
@@ -113,11 +122,17 @@ impl NetReceive {
             // SAFETY: the caller's contract.
             match unsafe { link.comm.recv(to, bytes, PAYLOAD_TAG, &mr) }.map_err(failed)? {
                 Some(request) => self.fetching = Fetching::Pending(request, mr),
-                None => return link.comm.deregister(mr).map_err(failed).map(|()| false),
+                None => {
+                    self.line.nothing_yet(|_| false);
+                    return link.comm.deregister(mr).map_err(failed).map(|()| false);
+                }
             }
         }
         if let Fetching::Pending(request, _) = &mut self.fetching {
-            let Some(arrived) = link.comm.test(request).map_err(failed)? else { return Ok(false) };
+            let Some(arrived) = link.comm.test(request).map_err(failed)? else {
+                self.line.nothing_yet(|at| link.comm.watch(at).unwrap_or(false));
+                return Ok(false);
+            };
             if arrived != bytes {
                 let words = format!("expected a payload of {bytes} bytes as announced, found {arrived}");
                 return Err(self.line.broken(words));

@@ -99,7 +99,8 @@ impl NetSend {
     /// Opens once the connection is there.
     fn connect(&mut self, opening: &Opening) -> Result<()> {
         match opening.take_send().and_then(|half| half.map(|half| self.link(half)).transpose()) {
-            Ok(None) => {}
+            Ok(None) if self.idle() => {}
+            Ok(None) => self.line.nothing_yet(|_| false),
             Ok(Some(link)) => self.state = State::Open(link),
             Err(error) => self.state = State::Broken(error),
         }
@@ -119,6 +120,8 @@ impl NetSend {
         let State::Open(link) = &mut self.state else { return Ok(()) };
         if let Err(error) = self.window.send_posted(link).and_then(|()| self.window.reap(link)) {
             self.state = State::Broken(self.line.error(&error, "send to"));
+        } else if self.window.completed < self.window.posted {
+            self.line.nothing_yet(|at| link.comm.watch(at).unwrap_or(false));
         }
         self.unbroken()
     }

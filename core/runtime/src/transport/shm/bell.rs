@@ -6,6 +6,8 @@
 //! `waiting` is read, and the sleeper may check its edges just before and sleep just after. Such a
 //! ring is lost, and the sleeper finds the message when its bounded sleep ends (at most a
 //! millisecond). A fence would cost every message what this costs hardly any.
+//!
+//! A rank whose peers are all reached through a network sleeps on what its [`Vigil`] watches instead.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,6 +16,7 @@ use std::time::Duration;
 use rustix::thread::futex;
 
 use super::layout::Region;
+use crate::transport::vigil::Vigil;
 
 /// The two words in a region's header.
 #[repr(C, align(128))]
@@ -25,7 +28,10 @@ pub(super) struct BellLine {
 
 /// A rank's own bell. Cheap to clone; keeps the region mapped.
 #[derive(Clone, Debug)]
-pub struct Bell(Arc<Region>);
+pub struct Bell {
+    region: Arc<Region>,
+    vigil: Option<Arc<Vigil>>,
+}
 
 impl BellLine {
     /// Wakes the owner if it sleeps.
@@ -48,7 +54,12 @@ impl BellLine {
 
 impl Bell {
     pub(crate) fn of(region: Arc<Region>) -> Bell {
-        Bell(region)
+        Bell { region, vigil: None }
+    }
+
+    /// The bell of a rank with edges through a network only, which tell a vigil where their news come from.
+    pub(in crate::transport) fn with_vigil(self, vigil: Option<Arc<Vigil>>) -> Bell {
+        Bell { vigil, ..self }
     }
 
     /// Announces a sleeper. It must look at its edges once more before [`Bell::sleep`], and
@@ -57,12 +68,14 @@ impl Bell {
         // SeqCst orders this before the sleeper's next look at its edges on its own side; on the
         // posting side nothing answers it, which is what bounded sleeps are for.
         self.line().waiting.fetch_add(1, Ordering::SeqCst);
+        self.vigil.iter().for_each(|vigil| vigil.begin());
         self.rings()
     }
 
     /// Takes the announcement back.
     pub fn disarm(&self) {
         self.line().waiting.fetch_sub(1, Ordering::Relaxed);
+        self.vigil.iter().for_each(|vigil| vigil.end());
     }
 
     /// Rings so far.
@@ -73,6 +86,12 @@ impl Bell {
 
     /// Sleeps until the bell has rung more often than `heard`, at most `limit`, or for no reason.
     pub fn sleep(&self, heard: u32, limit: Duration) {
+        let limit = match &self.vigil {
+            Some(vigil) if vigil.sleep(limit) => return,
+            // It knew of nothing: the network is not heard.
+            Some(_) => limit.min(NETWORK_SLEEP),
+            None => limit,
+        };
         let Ok(limit) = limit.try_into() else { return };
         // EAGAIN (rung meanwhile), ETIMEDOUT and EINTR all mean: look again.
         let _ = futex::wait(&self.line().rings, futex::Flags::empty(), heard, Some(&limit));
@@ -84,9 +103,12 @@ impl Bell {
     }
 
     fn line(&self) -> &BellLine {
-        self.0.bell()
+        self.region.bell()
     }
 }
+
+/// The longest sleep where news may come from a network that nothing tells of.
+pub(in crate::transport) const NETWORK_SLEEP: Duration = Duration::from_micros(100);
 
 #[cfg(test)]
 mod tests {

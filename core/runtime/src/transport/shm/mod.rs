@@ -12,6 +12,7 @@ mod ring;
 mod visits;
 
 pub use bell::Bell;
+pub(super) use bell::NETWORK_SLEEP;
 pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend};
 pub(crate) use layout::Layout;
 pub(crate) use neighbours::{Neighbours, Own};
