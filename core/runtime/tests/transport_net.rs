@@ -90,7 +90,7 @@ fn news_from_the_network_end_a_sleep() {
         on_threads(2, &TransportSettings { wait, ..net }, |me, mut fabric| {
             let bell = fabric.bell().unwrap().clone();
             let mut waiter = Waiter::new(fabric.wait().unwrap());
-            let mut payload = vec![7; 4096];
+            let (payload, mut arrived) = (vec![7; 4096], Vec::new());
             let (first, peer) = (me == Rank(0), Rank(1 - me.0));
             for sends in [first, !first] {
                 if sends {
@@ -111,14 +111,15 @@ fn news_from_the_network_end_a_sleep() {
                     // So that the sender meets a connection that is full.
                     std::thread::sleep(Duration::from_millis(50));
                     for tag in 0..MESSAGES {
+                        arrived.clear();
                         let received = loop {
-                            if let Some(tag) = fabric.receiver(edge).try_receive(&mut payload).unwrap() {
+                            if let Some(tag) = fabric.receiver(edge).try_receive(&mut arrived).unwrap() {
                                 break tag;
                             }
                             fabric.progress().unwrap();
                             waiter.pause(Some(&bell));
                         };
-                        assert_eq!((received, payload.len()), (tag, 4096));
+                        assert_eq!((received, &arrived), (tag, &payload));
                         waiter.reset();
                     }
                 }
