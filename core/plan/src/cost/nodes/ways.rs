@@ -1,0 +1,418 @@
+//! The ways of all algorithms among nodes.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::super::Rates;
+use super::super::work::with_bit;
+use super::{Fill, Nodes, Way};
+use crate::algo::pairs::Pairs;
+use crate::algo::{Algorithm, double_tree, rounds, swing};
+use crate::collective::Collective;
+
+/// The way of an algorithm; see [`Nodes::way`].
+pub(super) fn way(nodes: &Nodes, collective: Collective, algorithm: Algorithm, rates: &Rates) -> Way {
+    let n = nodes.n;
+    let block = 1.0 / f64::from(n);
+    let weights = [rates, &nodes.near].map(|rates| rates.alpha_ns + rates.message_ns);
+    match (collective, algorithm) {
+        (Collective::Broadcast, Algorithm::Ring) => nodes.chain(nodes.count() - 1),
+        (Collective::Reduce, Algorithm::Ring) => nodes.chain(nodes.count() - u32::from(nodes.sizes[0] == 1)),
+        (Collective::AllReduce, Algorithm::Ring) => nodes.ring(2, weights),
+        (_, Algorithm::Ring) => nodes.ring(1, weights),
+        (_, Algorithm::TwoLevel) => nodes.two_levels(nodes.count() - 1),
+        (_, Algorithm::TwoLevelHalving) => nodes.two_levels(rounds(nodes.count())),
+        (_, Algorithm::OneShot | Algorithm::OneShotTree) => nodes.direct(1.0),
+        (_, Algorithm::TwoShot | Algorithm::TwoShotTree) => nodes.direct(block).twice(),
+        (Collective::Send | Collective::Recv, _) | (_, Algorithm::User) => message(),
+        (_, Algorithm::Dissemination) => nodes.shifts((0..rounds(n)).map(|k| (1 << k, 0.0))),
+        (Collective::AllToAll, Algorithm::Bruck) => {
+            nodes.shifts((0..rounds(n)).map(|k| (1 << k, with_bit(n.into(), k) as f64 * block)))
+        }
+        (_, Algorithm::Bruck) => nodes.shifts(bruck(n)),
+        (_, Algorithm::Rabenseifner) => nodes.shifts(bruck(n)).twice(),
+        (_, Algorithm::Pat) => nodes.shifts(pat(n, algorithm.bundle(n))),
+        (_, Algorithm::RecursiveDoubling) => nodes.doubling(),
+        (_, Algorithm::Swing) => nodes.swing(),
+        (_, Algorithm::DoubleTree) => nodes.two_trees(weights),
+        (_, Algorithm::Binomial) => {
+            let subtrees = matches!(collective, Collective::Gather | Collective::Scatter);
+            let once = nodes.one_tree(&Tree { parent: &binomial, subtrees }, weights);
+            if collective == Collective::AllReduce { once.twice() } else { once }
+        }
+        (Collective::Broadcast | Collective::Reduce, Algorithm::Direct | Algorithm::DirectTree) => {
+            nodes.rooted(1.0)
+        }
+        (Collective::Gather | Collective::Scatter | Collective::GatherV | Collective::ScatterV, _) => {
+            nodes.rooted(block)
+        }
+        (_, Algorithm::Direct | Algorithm::DirectTree) => nodes.direct(block),
+    }
+}
+
+impl Way {
+    /// The same twice, one after the other.
+    fn twice(self) -> Way {
+        let Way { far_messages, near_messages, link_bytes, rank_bytes, apart_bytes, beside_bytes, .. } = self;
+        let Fill { share, far, near } = self.fill;
+        Way {
+            far_messages: 2 * far_messages,
+            near_messages: 2 * near_messages,
+            link_bytes: 2.0 * link_bytes,
+            rank_bytes: 2.0 * rank_bytes,
+            apart_bytes: 2.0 * apart_bytes,
+            beside_bytes: 2.0 * beside_bytes,
+            alone: self.alone,
+            fill: Fill { share, far: 2.0 * far, near: 2.0 * near },
+            far_moves: self.far_moves,
+        }
+    }
+}
+
+impl Nodes {
+    /// Once or twice around the ring but for the last hop of each round: hops that follow each other are left out where most of
+    /// them stay in a node. A credit from another node takes as long as a message, so where nodes are large it is what
+    /// the last rank of a node waits for, once for as many messages as an edge has slots.
+    fn ring(&self, times: u32, weights: [f64; 2]) -> Way {
+        let hops = times * (self.n - 1);
+        // Of two hops beside each other, one may have to leave a node.
+        let left_out = u32::from(times == 2 && self.most() == 2);
+        let far = times * self.count() - left_out;
+        let (around, waits) = ((far, hops - far), (1 + 2 * ((hops - 1) / SLOTS), 0));
+        let weight = |(far, near): (u32, u32)| f64::from(far) * weights[0] + f64::from(near) * weights[1];
+        let (far, near) = if weight(waits) > weight(around) { waits } else { around };
+        let bytes = f64::from(hops) / f64::from(self.n);
+        Way {
+            far_messages: far.into(),
+            near_messages: near.into(),
+            link_bytes: bytes,
+            rank_bytes: bytes,
+            beside_bytes: bytes,
+            // Where a node ends is a rank whose every Move sends out of it.
+            far_moves: 1.0,
+            ..Way::default()
+        }
+    }
+
+    /// From the root all around, out of so many nodes.
+    fn chain(&self, far: u32) -> Way {
+        let near = self.n - 1 - far;
+        Way {
+            far_messages: far.into(),
+            near_messages: near.into(),
+            link_bytes: 1.0,
+            rank_bytes: 1.0,
+            beside_bytes: 1.0,
+            fill: Fill { share: 1.0, far: f64::from(far) - 1.0, near: near.into() },
+            far_moves: 1.0,
+            ..Way::default()
+        }
+    }
+
+    /// Rings in nodes and rails between them, which take so many messages each way. In a node that is larger than the smallest
+    /// ranks without a part pass all parts on, and the first one goes around the node before the others follow.
+    fn two_levels(&self, between: u32) -> Way {
+        let (most, least, count) = (self.most(), f64::from(self.least()), f64::from(self.count()));
+        let held = if most == self.least() { most - 1 } else { self.least() };
+        let rail = 2.0 * (count - 1.0) / count / least;
+        let (far, near) = (2 * between, 2 * (most - 1));
+        Way {
+            far_messages: far.into(),
+            near_messages: near.into(),
+            link_bytes: self.through(least, rail),
+            rank_bytes: rail,
+            apart_bytes: 2.0 * f64::from(held) / least,
+            fill: Fill { share: 1.0 / least, far: 0.0, near: 2.0 * f64::from(most - 1 - held) },
+            far_moves: f64::from(far + 1) / f64::from(far + near + 3),
+            ..Way::default()
+        }
+    }
+
+    /// So much from every rank to each other.
+    fn direct(&self, share: f64) -> Way {
+        let link = |size: &u32| self.through((*size).into(), share * f64::from(self.n - size));
+        Way {
+            far_messages: 1,
+            link_bytes: self.sizes.iter().map(link).fold(0.0, f64::max),
+            rank_bytes: share * f64::from(self.n - self.least()),
+            apart_bytes: share * f64::from(self.most() - 1),
+            far_moves: f64::from(self.n - self.least()) / f64::from(self.n - 1),
+            ..Way::default()
+        }
+    }
+
+    /// So much from the root to each other rank, or from each to the root.
+    fn rooted(&self, share: f64) -> Way {
+        let bytes = share * f64::from(self.n - self.sizes[0]);
+        Way { link_bytes: bytes, rank_bytes: bytes, ..self.direct(share) }
+    }
+
+    /// Rounds in which every rank sends so much so far.
+    fn shifts(&self, steps: impl Iterator<Item = (u32, f64)>) -> Way {
+        let steps: Vec<(u32, f64)> = steps.collect();
+        let leave = |size: u32, distance: u32| {
+            size - size.saturating_sub(distance) - size.saturating_sub(self.n - distance)
+        };
+        let mut sizes = self.sizes.clone();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let through = |(distance, share): &(u32, f64)| {
+            let links = sizes.iter().map(|size| self.through(leave(*size, *distance).into(), *share));
+            links.fold(0.0, f64::max)
+        };
+        let link_bytes = steps.iter().map(through).sum::<f64>();
+        let alone = steps.iter().filter(|(distance, _)| *distance >= self.most()).map(through).sum::<f64>();
+        Way { link_bytes, alone: if alone > 0.0 { alone / link_bytes } else { 0.0 }, ..self.rounds(&steps) }
+    }
+
+    /// Rounds of such distances. From that of a node on all leave it; a way of shorter ones leaves nodes as often as it is long.
+    fn rounds(&self, steps: &[(u32, f64)]) -> Way {
+        let (least, most) = (self.least(), self.most());
+        let short = || steps.iter().filter(|(distance, _)| *distance < least);
+        let (count, length) =
+            (short().count(), short().map(|(distance, _)| u64::from(*distance)).sum::<u64>());
+        let near = (count as u64).saturating_sub(length.div_ceil(least.into()));
+        let far = steps.len() as u64 - near;
+        Way {
+            far_messages: far,
+            near_messages: near,
+            rank_bytes: steps.iter().map(|(_, share)| share).sum(),
+            beside_bytes: steps.iter().filter(|(distance, _)| *distance < most).map(|(_, share)| share).sum(),
+            far_moves: far as f64 / steps.len().max(1) as f64,
+            ..Way::default()
+        }
+    }
+
+    /// Recursive doubling: in round k seats that differ in bit k exchange S.
+    fn doubling(&self) -> Way {
+        let pairs = Pairs::of(self.n);
+        let leave = |(first, end): (u32, u32), k: u32| {
+            let zeros = |seat: u32| u64::from(seat) - with_bit(seat.into(), k);
+            let both = match end.checked_sub(1 << k) {
+                Some(last) if last > first => 2 * (zeros(last) - zeros(first)) as u32,
+                _ => 0,
+            };
+            end - first - both
+        };
+        let seats: Vec<(u32, u32)> =
+            self.stretches().map(|(first, end)| (pairs.seats_below(first), pairs.seats_below(end))).collect();
+        let far =
+            (0..pairs.rounds).filter(|k| seats.iter().any(|seats| leave(*seats, *k) > 0)).count() as u64;
+        let torn = self.torn(pairs);
+        let link = seats.iter().zip(&torn).map(|(seats, torn)| {
+            (0..pairs.rounds).map(|k| self.through(leave(*seats, k).into(), 1.0)).sum::<f64>() + torn
+        });
+        let link_bytes = link.fold(0.0, f64::max);
+        let torn = torn.iter().any(|torn| *torn > 0.0);
+        // As where all links are alike: whether all wait for a pair or only some.
+        let waits = match 2 * pairs.count {
+            0 => 0,
+            paired if paired > 1 << pairs.rounds => 2,
+            _ => 1,
+        };
+        let handed = if pairs.count > 0 { 2.0 } else { 0.0 };
+        let near = u64::from(pairs.rounds) - far;
+        Way {
+            far_messages: far + if torn { waits } else { 0 },
+            near_messages: near + if torn { 0 } else { waits },
+            link_bytes,
+            rank_bytes: far as f64 + if torn { 1.0 } else { 0.0 },
+            apart_bytes: near as f64 + handed,
+            far_moves: far as f64 / f64::from(pairs.rounds.max(1)),
+            ..Way::default()
+        }
+    }
+
+    /// Swing: of the seats of a node d + 1 or, in every other step and if the first is even, d − 1 have their partner at distance
+    /// d outside.
+    fn swing(&self) -> Way {
+        let pairs = Pairs::of(self.n);
+        let seats = |(first, end)| pairs.seats_below(end) - pairs.seats_below(first);
+        let even = self.stretches().all(|(_, end)| pairs.seats_below(end) % 2 == 0);
+        let steps: Vec<(u32, f64)> = (0..pairs.rounds)
+            .map(|step| (swing::distance(step).unsigned_abs(), 1.0 / f64::from(2_u32 << step)))
+            .collect();
+        let link = |size: u32| -> f64 {
+            let leave = |(step, (distance, share)): (usize, &(u32, f64))| {
+                let leave = if even && step % 2 == 0 { distance - 1 } else { distance + 1 };
+                self.through(leave.min(size).into(), *share)
+            };
+            steps.iter().enumerate().map(leave).sum()
+        };
+        let torn = self.torn(pairs);
+        let link_bytes =
+            self.stretches().map(seats).map(link).zip(&torn).map(|(link, torn)| link + torn / 2.0);
+        let way = Way { link_bytes: link_bytes.fold(0.0, f64::max), ..self.rounds(&steps) }.twice();
+        if pairs.count == 0 {
+            return way;
+        }
+        // Seats are farther apart than distances say, and the second of a pair hands its vector to the first.
+        let torn = torn.iter().copied().fold(0.0, f64::max);
+        let (far, near) = if torn > 0.0 { (2, 0) } else { (0, 2) };
+        Way {
+            far_messages: 2 * steps.len() as u64 + far,
+            near_messages: near,
+            rank_bytes: way.rank_bytes + torn,
+            apart_bytes: way.apart_bytes + 2.0,
+            far_moves: 1.0,
+            ..way
+        }
+    }
+
+    /// How many pairs each node has with its neighbours.
+    fn torn(&self, pairs: Pairs) -> Vec<f64> {
+        let torn = |place: u32| f64::from(u8::from(place % 2 == 1 && place < 2 * pairs.count));
+        self.stretches().map(|(first, end)| torn(first) + torn(end)).collect()
+    }
+
+    /// A tree of one lane: what a rank sends to its node and to others it sends one after the other.
+    fn one_tree(&self, tree: &Tree<'_>, weights: [f64; 2]) -> Way {
+        let grown = self.grow(tree, weights);
+        let link = grown.cut.iter().map(|[sent, got]| sent.max(*got)).fold(0.0, f64::max);
+        let (far, near) = grown.depth;
+        Way {
+            far_messages: far,
+            near_messages: near,
+            link_bytes: grown.rank_bytes.max(link / f64::from(self.links)),
+            rank_bytes: grown.rank_bytes,
+            apart_bytes: grown.near_bytes,
+            far_moves: grown.far_moves,
+            ..Way::default()
+        }
+    }
+
+    /// Two trees, up and down at once, each for half of the vector.
+    fn two_trees(&self, weights: [f64; 2]) -> Way {
+        let [one, other] = [false, true].map(|second| {
+            let parent = |place| double_tree::parent(self.n, place, second);
+            self.grow(&Tree { parent: &parent, subtrees: false }, weights)
+        });
+        // What goes up an edge comes down as well, so nodes send as much as they get.
+        let both = one.cut.iter().zip(&other.cut).map(|([a, b], [c, d])| a + b + c + d);
+        let link = both.fold(0.0, f64::max) / 2.0;
+        let (far, near) = if one.weight < other.weight { other.depth } else { one.depth };
+        let rank_bytes = (one.rank_bytes + other.rank_bytes) / 2.0;
+        Way {
+            far_messages: 2 * far,
+            near_messages: 2 * near,
+            link_bytes: rank_bytes.max(link / f64::from(self.links)),
+            rank_bytes,
+            beside_bytes: (one.near_bytes + other.near_bytes) / 2.0,
+            fill: Fill { share: 0.5, far: (2 * far).saturating_sub(1) as f64, near: (2 * near) as f64 },
+            far_moves: one.far_moves.max(other.far_moves),
+            ..Way::default()
+        }
+    }
+
+    /// Goes through the edges of a tree.
+    fn grow(&self, tree: &Tree<'_>, weights: [f64; 2]) -> Grown {
+        let n = self.n as usize;
+        let mut node = vec![0; n];
+        for (index, (first, end)) in self.stretches().enumerate() {
+            node[first as usize..end as usize].fill(index);
+        }
+        let mut grown = Grown { cut: vec![[0.0; 2]; self.sizes.len()], ..Grown::default() };
+        // For each place what it sends to other nodes and in its own, and how far it is from the root.
+        let (mut sent, mut depth) = (vec![[0.0_f64; 2]; n], vec![None; n]);
+        for place in 0..self.n {
+            let Some(parent) = (tree.parent)(place) else { continue };
+            let bytes = tree.bytes(self.n, place);
+            let (from, to) = (node[parent as usize], node[place as usize]);
+            sent[parent as usize][usize::from(from == to)] += bytes;
+            if from != to {
+                grown.cut[from][0] += bytes;
+                grown.cut[to][1] += bytes;
+                grown.rank_bytes = grown.rank_bytes.max(bytes);
+            }
+        }
+        for place in 0..self.n {
+            let known = |place: u32| depth[place as usize].is_some();
+            let up = core::iter::successors(Some(place), |place| (tree.parent)(*place));
+            let unknown: Vec<u32> = up.take_while(|place| !known(*place)).collect();
+            for place in unknown.into_iter().rev() {
+                let hop = |parent: u32| {
+                    let (far, near) = depth[parent as usize].unwrap_or((0, 0));
+                    let stays = u64::from(node[parent as usize] == node[place as usize]);
+                    (far + 1 - stays, near + stays)
+                };
+                let (far, near) = (tree.parent)(place).map_or((0, 0), hop);
+                depth[place as usize] = Some((far, near));
+                let weight = far as f64 * weights[0] + near as f64 * weights[1];
+                if (weight, far, near) > (grown.weight, grown.depth.0, grown.depth.1) {
+                    (grown.weight, grown.depth) = (weight, (far, near));
+                }
+            }
+        }
+        for [far, near] in sent {
+            if far > grown.rank_bytes {
+                grown.far_moves = far / (far + near);
+            }
+            grown.rank_bytes = grown.rank_bytes.max(far);
+            grown.near_bytes = grown.near_bytes.max(near);
+        }
+        grown
+    }
+
+    /// What goes through the busiest of a node's links if so many of its ranks send so much each.
+    fn through(&self, ranks: f64, bytes: f64) -> f64 {
+        if ranks > 0.0 { bytes * (ranks / f64::from(self.links)).max(1.0) } else { 0.0 }
+    }
+}
+
+/// A tree over places.
+struct Tree<'a> {
+    /// The parent of all but the root.
+    parent: &'a dyn Fn(u32) -> Option<u32>,
+    /// Whether an edge carries a block for each rank behind it, of a binomial tree, and not S.
+    subtrees: bool,
+}
+
+/// What is found on the edges of a tree, in bytes for each byte of S.
+#[derive(Default)]
+struct Grown {
+    /// Hops between nodes and in one from the root to the place that is farthest.
+    depth: (u64, u64),
+    /// The time of their messages.
+    weight: f64,
+    /// What each node sends to others, away from the root, and gets from them.
+    cut: Vec<[f64; 2]>,
+    /// Most that one rank sends to other nodes or gets from them.
+    rank_bytes: f64,
+    /// Most that one rank sends in its node.
+    near_bytes: f64,
+    /// Of what the rank sends that sends most to other nodes, how much.
+    far_moves: f64,
+}
+
+impl Tree<'_> {
+    fn bytes(&self, n: u32, place: u32) -> f64 {
+        let subtree = place.checked_sub(place & place.wrapping_sub(1)).unwrap_or(1).min(n - place);
+        if self.subtrees { f64::from(subtree) / f64::from(n) } else { 1.0 }
+    }
+}
+
+/// The parent in a binomial tree.
+fn binomial(place: u32) -> Option<u32> {
+    (place > 0).then_some(place & place.wrapping_sub(1))
+}
+
+/// One message to somebody, who may be anywhere.
+fn message() -> Way {
+    Way { far_messages: 1, link_bytes: 1.0, rank_bytes: 1.0, far_moves: 1.0, ..Way::default() }
+}
+
+/// Distances and blocks of Bruck's algorithm, one way.
+fn bruck(n: u32) -> impl Iterator<Item = (u32, f64)> {
+    (0..rounds(n)).map(move |k| (1 << k, f64::from((n - (1 << k)).min(1 << k)) / f64::from(n)))
+}
+
+/// Distances and blocks of PAT, one way.
+fn pat(n: u32, aggregation: u32) -> impl Iterator<Item = (u32, f64)> {
+    let delta = n.next_power_of_two() / aggregation;
+    let near = (1..delta.min(n)).map(move |t| (t & t.wrapping_neg(), (n - t).div_ceil(delta)));
+    let far = (0..aggregation.ilog2()).map(move |k| (delta << k, n.div_ceil(delta << k) / 2));
+    near.chain(far).map(move |(distance, blocks)| (distance, f64::from(blocks) / f64::from(n)))
+}
+
+/// Slots of an edge where nobody says otherwise.
+const SLOTS: u32 = 8;
