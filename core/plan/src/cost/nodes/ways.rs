@@ -69,6 +69,25 @@ impl Way {
     }
 }
 
+impl Way {
+    /// And before and behind it a vector from the second of each pair to the first and back, for which so many messages are
+    /// waited; up to so many pairs of a node are `torn`, of two nodes.
+    fn with_pairs(self, pairs: Pairs, torn: f64, waits: u64) -> Way {
+        if pairs.count == 0 {
+            return self;
+        }
+        let (far, near) = if torn > 0.0 { (waits, 0) } else { (0, waits) };
+        Way {
+            far_messages: self.far_messages + far,
+            near_messages: self.near_messages + near,
+            link_bytes: self.link_bytes + torn,
+            rank_bytes: self.rank_bytes + torn.min(1.0),
+            apart_bytes: self.apart_bytes + 2.0,
+            ..self
+        }
+    }
+}
+
 impl Nodes {
     /// Once or twice around the ring but for the last hop of each round: hops that follow each other are left out where most of
     /// them stay in a node. A credit from another node takes as long as a message, so where nodes are large it is what
@@ -150,119 +169,119 @@ impl Nodes {
     /// Rounds in which every rank sends so much so far.
     fn shifts(&self, steps: impl Iterator<Item = (u32, f64)>) -> Way {
         let steps: Vec<(u32, f64)> = steps.collect();
-        let leave = |size: u32, distance: u32| {
-            size - size.saturating_sub(distance) - size.saturating_sub(self.n - distance)
-        };
         let mut sizes = self.sizes.clone();
         sizes.sort_unstable();
         sizes.dedup();
-        let through = |(distance, share): &(u32, f64)| {
-            let links = sizes.iter().map(|size| self.through(leave(*size, *distance).into(), *share));
-            links.fold(0.0, f64::max)
+        let leave = |step: usize, node: usize| {
+            let (size, distance) = (sizes[node], steps[step].0);
+            size - size.saturating_sub(distance) - size.saturating_sub(self.n - distance)
         };
-        let link_bytes = steps.iter().map(through).sum::<f64>();
-        let alone = steps.iter().filter(|(distance, _)| *distance >= self.most()).map(through).sum::<f64>();
-        Way { link_bytes, alone: if alone > 0.0 { alone / link_bytes } else { 0.0 }, ..self.rounds(&steps) }
+        let shares: Vec<f64> = steps.iter().map(|(_, share)| *share).collect();
+        let (far_messages, near_messages) = self.hops(steps.iter().map(|(distance, _)| *distance));
+        let far_moves = far_messages as f64 / steps.len().max(1) as f64;
+        Way { far_messages, near_messages, far_moves, ..self.exchanges(&shares, &sizes, leave) }
     }
 
-    /// Rounds of such distances. From that of a node on all leave it; a way of shorter ones leaves nodes as often as it is long.
-    fn rounds(&self, steps: &[(u32, f64)]) -> Way {
-        let (least, most) = (self.least(), self.most());
-        let short = || steps.iter().filter(|(distance, _)| *distance < least);
-        let (count, length) =
-            (short().count(), short().map(|(distance, _)| u64::from(*distance)).sum::<u64>());
-        let near = (count as u64).saturating_sub(length.div_ceil(least.into()));
-        let far = steps.len() as u64 - near;
-        Way {
-            far_messages: far,
-            near_messages: near,
-            rank_bytes: steps.iter().map(|(_, share)| share).sum(),
-            beside_bytes: steps.iter().filter(|(distance, _)| *distance < most).map(|(_, share)| share).sum(),
-            far_moves: far as f64 / steps.len().max(1) as f64,
-            ..Way::default()
+    /// Messages between nodes and in one on a way of such distances. From that of a node on all leave it; a way of shorter ones
+    /// leaves nodes as often as it is long.
+    fn hops(&self, distances: impl Iterator<Item = u32>) -> (u64, u64) {
+        let least = self.least();
+        let (mut far, mut short, mut length) = (0, 0_u64, 0);
+        for distance in distances {
+            match distance < least {
+                true => (short, length) = (short + 1, length + u64::from(distance)),
+                false => far += 1,
+            }
         }
+        let leaving = length.div_ceil(least.into()).min(short);
+        (far + leaving, short - leaving)
+    }
+
+    /// The bytes of rounds one after the other, in which every rank sends such shares: `leave` says how many of the `sizes`
+    /// of a node send theirs out of it.
+    fn exchanges(&self, shares: &[f64], sizes: &[u32], leave: impl Fn(usize, usize) -> u32) -> Way {
+        let (mut way, mut alone) = (Way::default(), 0.0);
+        for (step, share) in shares.iter().enumerate() {
+            let leaving = || (0..sizes.len()).map(|node| leave(step, node));
+            let through = leaving().map(|ranks| self.through(ranks.into(), *share)).fold(0.0, f64::max);
+            if leaving().all(|ranks| ranks == 0) {
+                way.apart_bytes += share;
+                continue;
+            }
+            way.link_bytes += through;
+            way.rank_bytes += share;
+            match leaving().zip(sizes).all(|(ranks, size)| ranks == *size) {
+                true => alone += through,
+                false => way.beside_bytes += share,
+            }
+        }
+        Way { alone: if alone > 0.0 { alone / way.link_bytes } else { 0.0 }, ..way }
     }
 
     /// Recursive doubling: in round k seats that differ in bit k exchange S.
     fn doubling(&self) -> Way {
         let pairs = Pairs::of(self.n);
-        let leave = |(first, end): (u32, u32), k: u32| {
-            let zeros = |seat: u32| u64::from(seat) - with_bit(seat.into(), k);
+        let (seats, torn) = (self.seats(pairs), self.torn(pairs));
+        let sizes: Vec<u32> = seats.iter().map(|(first, end)| end - first).collect();
+        let leave = |k: usize, node: usize| {
+            let (first, end) = seats[node];
+            let zeros = |seat: u32| u64::from(seat) - with_bit(seat.into(), k as u32);
             let both = match end.checked_sub(1 << k) {
                 Some(last) if last > first => 2 * (zeros(last) - zeros(first)) as u32,
                 _ => 0,
             };
             end - first - both
         };
-        let seats: Vec<(u32, u32)> =
-            self.stretches().map(|(first, end)| (pairs.seats_below(first), pairs.seats_below(end))).collect();
+        let shares = vec![1.0; pairs.rounds as usize];
+        let way = self.exchanges(&shares, &sizes, leave);
         let far =
-            (0..pairs.rounds).filter(|k| seats.iter().any(|seats| leave(*seats, *k) > 0)).count() as u64;
-        let torn = self.torn(pairs);
-        let link = seats.iter().zip(&torn).map(|(seats, torn)| {
-            (0..pairs.rounds).map(|k| self.through(leave(*seats, k).into(), 1.0)).sum::<f64>() + torn
-        });
-        let link_bytes = link.fold(0.0, f64::max);
-        let torn = torn.iter().any(|torn| *torn > 0.0);
+            (0..shares.len()).filter(|k| (0..seats.len()).any(|node| leave(*k, node) > 0)).count() as u64;
         // As where all links are alike: whether all wait for a pair or only some.
         let waits = match 2 * pairs.count {
             0 => 0,
             paired if paired > 1 << pairs.rounds => 2,
             _ => 1,
         };
-        let handed = if pairs.count > 0 { 2.0 } else { 0.0 };
-        let near = u64::from(pairs.rounds) - far;
-        Way {
-            far_messages: far + if torn { waits } else { 0 },
-            near_messages: near + if torn { 0 } else { waits },
-            link_bytes,
-            rank_bytes: far as f64 + if torn { 1.0 } else { 0.0 },
-            apart_bytes: near as f64 + handed,
-            far_moves: far as f64 / f64::from(pairs.rounds.max(1)),
-            ..Way::default()
-        }
+        let far_moves = far as f64 / shares.len() as f64;
+        let way = Way { far_messages: far, near_messages: shares.len() as u64 - far, far_moves, ..way };
+        way.with_pairs(pairs, torn, waits)
     }
 
     /// Swing: of the seats of a node d + 1 or, in every other step and if the first is even, d − 1 have their partner at distance
     /// d outside.
     fn swing(&self) -> Way {
         let pairs = Pairs::of(self.n);
-        let seats = |(first, end)| pairs.seats_below(end) - pairs.seats_below(first);
-        let even = self.stretches().all(|(_, end)| pairs.seats_below(end) % 2 == 0);
-        let steps: Vec<(u32, f64)> = (0..pairs.rounds)
-            .map(|step| (swing::distance(step).unsigned_abs(), 1.0 / f64::from(2_u32 << step)))
-            .collect();
-        let link = |size: u32| -> f64 {
-            let leave = |(step, (distance, share)): (usize, &(u32, f64))| {
-                let leave = if even && step % 2 == 0 { distance - 1 } else { distance + 1 };
-                self.through(leave.min(size).into(), *share)
-            };
-            steps.iter().enumerate().map(leave).sum()
+        let (seats, torn) = (self.seats(pairs), self.torn(pairs));
+        let sizes: Vec<u32> = seats.iter().map(|(first, end)| end - first).collect();
+        let even = sizes.iter().all(|size| size % 2 == 0);
+        let leave = |step: usize, node: usize| {
+            let distance = swing::distance(step as u32).unsigned_abs();
+            let leave = if even && step.is_multiple_of(2) { distance - 1 } else { distance + 1 };
+            leave.min(sizes[node])
         };
-        let torn = self.torn(pairs);
-        let link_bytes =
-            self.stretches().map(seats).map(link).zip(&torn).map(|(link, torn)| link + torn / 2.0);
-        let way = Way { link_bytes: link_bytes.fold(0.0, f64::max), ..self.rounds(&steps) }.twice();
-        if pairs.count == 0 {
-            return way;
-        }
-        // Seats are farther apart than distances say, and the second of a pair hands its vector to the first.
-        let torn = torn.iter().copied().fold(0.0, f64::max);
-        let (far, near) = if torn > 0.0 { (2, 0) } else { (0, 2) };
-        Way {
-            far_messages: 2 * steps.len() as u64 + far,
-            near_messages: near,
-            rank_bytes: way.rank_bytes + torn,
-            apart_bytes: way.apart_bytes + 2.0,
-            far_moves: 1.0,
-            ..way
-        }
+        let shares: Vec<f64> = (0..pairs.rounds).map(|step| 1.0 / f64::from(2_u32 << step)).collect();
+        let way = self.exchanges(&shares, &sizes, leave);
+        // In other rounds others leave a node: nothing is taken to go side by side.
+        let (apart_bytes, beside_bytes) = (way.apart_bytes + way.beside_bytes, 0.0);
+        let way = Way { apart_bytes, beside_bytes, ..way };
+        // Where ranks stand in pairs, seats are farther apart than distances say.
+        let (far_messages, near_messages) = match pairs.count {
+            0 => self.hops((0..pairs.rounds).map(|step| swing::distance(step).unsigned_abs())),
+            _ => (pairs.rounds.into(), 0),
+        };
+        let far_moves = far_messages as f64 / shares.len() as f64;
+        Way { far_messages, near_messages, far_moves, ..way }.twice().with_pairs(pairs, torn, 2)
     }
 
-    /// How many pairs each node has with its neighbours.
-    fn torn(&self, pairs: Pairs) -> Vec<f64> {
+    /// The seats of each node: the first, and the one behind the last.
+    fn seats(&self, pairs: Pairs) -> Vec<(u32, u32)> {
+        self.stretches().map(|(first, end)| (pairs.seats_below(first), pairs.seats_below(end))).collect()
+    }
+
+    /// The most pairs that a node has with its neighbours.
+    fn torn(&self, pairs: Pairs) -> f64 {
         let torn = |place: u32| f64::from(u8::from(place % 2 == 1 && place < 2 * pairs.count));
-        self.stretches().map(|(first, end)| torn(first) + torn(end)).collect()
+        self.stretches().map(|(first, end)| torn(first) + torn(end)).fold(0.0, f64::max)
     }
 
     /// A tree of one lane: what a rank sends to its node and to others it sends one after the other.
