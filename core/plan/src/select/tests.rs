@@ -119,7 +119,7 @@ fn golden_tables_of_nodes() {
             1,
             (Rates::RDMA, LINKED),
             Collective::AllReduce,
-            "<= 1024 recursive_doubling x1; <= 4096 recursive_doubling x2; <= 16384 recursive_doubling x4; <= 32768 double_tree x4; <= 65536 two_level_halving x2; <= 67108864 two_level_halving x4; else ring x4",
+            "<= 1024 recursive_doubling x1; <= 4096 recursive_doubling x2; <= 16384 recursive_doubling x4; <= 32768 double_tree x4; <= 65536 two_level_halving x2; <= 8388608 two_level_halving x4; else ring x4",
         ),
         (
             &[8; 16],
@@ -140,7 +140,7 @@ fn golden_tables_of_nodes() {
             1,
             (Rates::RDMA, memory),
             Collective::AllReduce,
-            "<= 8192 recursive_doubling x1; <= 524288 two_level_halving x1; <= 33554432 two_level_halving x2; else ring x2",
+            "<= 8192 recursive_doubling x1; <= 524288 two_level_halving x1; <= 16777216 two_level_halving x2; else ring x2",
         ),
         (
             &[4; 128],
@@ -155,7 +155,7 @@ fn golden_tables_of_nodes() {
             1,
             (Rates::SOCKET, memory),
             Collective::AllReduce,
-            "<= 16384 recursive_doubling x1; <= 131072 two_level_halving x1; <= 524288 two_level_halving x2; <= 4194304 swing x4; else ring x2",
+            "<= 16384 recursive_doubling x1; <= 131072 two_level_halving x1; else ring x2",
         ),
         (&[2; 4], 1, (Rates::SOCKET, memory), Collective::AllToAll, "else direct x1"),
         (
@@ -170,21 +170,21 @@ fn golden_tables_of_nodes() {
             1,
             (Rates::SOCKET, memory),
             Collective::AllReduce,
-            "<= 16384 recursive_doubling x1; <= 2097152 two_level_halving x1; <= 16777216 two_level_halving x2; else ring x2",
+            "<= 16384 recursive_doubling x1; <= 65536 two_level_halving x1; <= 262144 ring x2; <= 2097152 two_level_halving x1; <= 16777216 two_level_halving x2; else ring x2",
         ),
         (
             &[4; 16],
             1,
             (Rates::SOCKET, memory),
             Collective::AllReduce,
-            "<= 4096 recursive_doubling x1; <= 524288 two_level_halving x1; <= 2097152 two_level_halving x2; else ring x2",
+            "<= 4096 recursive_doubling x1; <= 524288 two_level_halving x1; <= 1048576 two_level_halving x2; else ring x2",
         ),
         (
             &[4; 16],
             1,
             (Rates::SOCKET, memory),
             Collective::ReduceScatter,
-            "<= 65536 pat x1; <= 524288 pat x2; <= 8388608 ring x2; else ring x4",
+            "<= 65536 pat x1; <= 262144 pat x2; <= 8388608 ring x2; else ring x4",
         ),
     ];
     let mut wrong = String::new();
@@ -202,9 +202,15 @@ fn two_levels_compete_where_nodes_are_known() {
     let chosen = |inputs: Inputs, bytes| Selection::new(inputs).unwrap().choose(Collective::AllReduce, bytes);
     let both = [Algorithm::TwoLevel, Algorithm::TwoLevelHalving];
     let (rates, sizes) = (Rates::RDMA, [8; 64]);
-    for links in [1, 8] {
-        let choice = chosen(among(&sizes, links, rates, LINKED), 64 << 20);
-        assert_eq!(choice.algorithm, Algorithm::TwoLevelHalving, "{links} links");
+    // One link for all ranks of a node: what is long is best sent by one of them, once around.
+    for (links, bytes, algorithm) in [
+        (1, 1 << 20, Algorithm::TwoLevelHalving),
+        (1, 256 << 20, Algorithm::Ring),
+        (8, 64 << 20, Algorithm::TwoLevelHalving),
+        (8, 1 << 30, Algorithm::TwoLevelHalving),
+    ] {
+        let choice = chosen(among(&sizes, links, rates, LINKED), bytes);
+        assert_eq!(choice.algorithm, algorithm, "{links} links, {bytes} bytes");
     }
     // Nodes that are none: one, or of one rank each, or of another communicator.
     for sizes in [&[512][..], &[1; 512]] {

@@ -20,11 +20,11 @@
 //! | `two_shot` | 2 | 0 | 2g(n−g)/n·S |
 //! | `double_tree` | about 2(log2 N + 1) | 2(log2 g − 1) | S/2 for each edge of a tree with one end in the node: up to about 3·S |
 //!
-//! Rates of longer steps in which some ranks send to their node and others out of it, are those between nodes, and bytes
-//! of steps one after the other add up. Only rings and double trees, where a rank or a lane does the one and
-//! others the other, take as long as the slower of both. Messages are exact where nodes are equal powers of two, elsewhere an upper bound for
-//! exchanges at distances; bytes are exact but for those of `swing`, which are an upper bound. Roots are taken for rank 0, and
-//! cores for enough: the nodes of a network are not on one host.
+//! What ranks do one after the other adds up; where some send in their node while others send out of it, the slower of
+//! both counts. A ring takes as long as a chunk all around or as the last rank of a node, whichever is longer, and where nodes are large
+//! that rank waits for credits. Messages are exact where nodes are equal powers of two, but for those of `swing`, and elsewhere an upper bound for
+//! exchanges at distances; bytes through links are exact but for those of `swing` and of ranks in pairs, which are an upper
+//! bound. The root is taken for rank 0, and cores for enough: the nodes of a network are not on one host.
 
 mod ways;
 
@@ -65,6 +65,8 @@ pub struct Way {
     alone: f64,
     /// What the first chunk of a pipeline takes besides.
     fill: Fill,
+    /// Whether that and the messages are on their way while others send.
+    meanwhile: bool,
     /// How many of the Moves of a rank have to do with other nodes.
     far_moves: f64,
 }
@@ -136,11 +138,11 @@ impl Nodes {
         let [far_slowed, near_slowed] = [rates, near].map(|rates| rates.slowed(all));
         let far_moves = path.moves as f64 * way.far_moves;
         let steps_ns = |rates: &Rates, messages: u64, moves: f64| {
-            let (messages, turns) = (messages as f64, rates.turns(channels));
-            messages * rates.alpha_ns + (messages * rates.message_ns + moves * rates.move_ns) * turns
+            (messages as f64 * rates.message_ns + moves * rates.move_ns) * rates.turns(channels)
         };
         let steps_ns = steps_ns(rates, way.far_messages, far_moves)
             + steps_ns(near, way.near_messages, path.moves as f64 - far_moves);
+        let latency_ns = way.far_messages as f64 * rates.alpha_ns + way.near_messages as f64 * near.alpha_ns;
         let far_beta = rates.beta_ns_per_byte * far_slowed;
         let channel_beta = rates.channel_beta_ns_per_byte / per_channel * far_slowed;
         let near_beta = near.beta_ns_per_byte.max(near.channel_beta_ns_per_byte / per_channel) * near_slowed;
@@ -152,7 +154,9 @@ impl Nodes {
         let fill_ns = chunk * (far * far_beta.max(channel_beta) + near * near_beta);
         let folds_ns =
             path.folded_bytes * rates.gamma_ns_per_byte * far_slowed / rates.side_by_side(channels);
-        steps_ns + all * bytes_ns + fill_ns + folds_ns
+        let waits_ns = latency_ns + fill_ns;
+        let sent_ns = if way.meanwhile { waits_ns.max(all * bytes_ns) } else { waits_ns + all * bytes_ns };
+        steps_ns + sent_ns + folds_ns
     }
 
     /// Moves and folds as where all links are alike, but for those that go by nodes.

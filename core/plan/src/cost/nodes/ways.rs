@@ -63,6 +63,7 @@ impl Way {
             apart_bytes: 2.0 * apart_bytes,
             beside_bytes: 2.0 * beside_bytes,
             alone: self.alone,
+            meanwhile: self.meanwhile,
             fill: Fill { share, far: 2.0 * far, near: 2.0 * near },
             far_moves: self.far_moves,
         }
@@ -101,12 +102,15 @@ impl Nodes {
         let weight = |(far, near): (u32, u32)| f64::from(far) * weights[0] + f64::from(near) * weights[1];
         let (far, near) = if weight(waits) > weight(around) { waits } else { around };
         let bytes = f64::from(hops) / f64::from(self.n);
+        let fill = Fill { share: 1.0 / f64::from(self.n), far: around.0.into(), near: around.1.into() };
         Way {
             far_messages: far.into(),
             near_messages: near.into(),
             link_bytes: bytes,
             rank_bytes: bytes,
             beside_bytes: bytes,
+            fill,
+            meanwhile: true,
             // Where a node ends is a rank whose every Move sends out of it.
             far_moves: 1.0,
             ..Way::default()
