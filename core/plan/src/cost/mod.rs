@@ -3,7 +3,8 @@
 //! A plan's [`Cost`] counts what lies on its critical path; [`Rates`] of a link class turn counts into
 //! time. S is the larger of a rank's user buffers in bytes: the vector, or all n blocks. The
 //! formulas are those of the algorithms' own descriptions, and the [`clock`](crate::machine::clock)
-//! gives the same result for the same plan. They leave out contention: that is the simulator's.
+//! gives the same result for the same plan. They leave out contention: that is the simulator's. Where ranks are
+//! of several nodes, [`Nodes`] has formulas for what stays in a node and what leaves it.
 
 mod counted;
 mod logarithmic;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use ccl::exec::{Reach, selection};
 use ccl::plan::select::{Candidate, Selection};
 use ccl::{Collective, Config, Error, Result};
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::parse_collective;
@@ -62,20 +63,9 @@ enum Way {
 
 /// Explains.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    let nodes: Vec<u32> =
-        args.nodes.iter().flat_map(|stretch| (0..stretch.nodes).map(|_| stretch.ranks)).collect();
-    let n = ranks(args, &nodes)?;
-    let several = nodes.len() > 1;
-    let path = match args.path {
-        None if several => Way::Network,
-        Some(path) if several && path != Way::Network => {
-            return Err(Error::usage(
-                format!("expected --path network between {} nodes, found another", nodes.len()),
-                "leave out --path, or --nodes",
-            ));
-        }
-        path => path.unwrap_or(Way::MemoryDirect),
-    };
+    let nodes = nodes(args)?;
+    let n = if nodes.is_empty() { args.nranks.unwrap_or(4) } else { nodes.iter().sum() };
+    let path = path(args.path, nodes.len())?;
     let cores = match path {
         Way::Network => 0,
         _ => args.cores.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
@@ -95,22 +85,34 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The number of ranks: as asked for, or of all nodes.
-fn ranks(args: &Args, nodes: &[u32]) -> Result<u32> {
-    if nodes.is_empty() {
-        return Ok(args.nranks.unwrap_or(4));
-    }
-    let sum: u64 = nodes.iter().map(|ranks| u64::from(*ranks)).sum();
+/// The ranks of each node, if any were asked for.
+fn nodes(args: &Args) -> Result<Vec<u32>> {
+    let n: u64 = args.nodes.iter().map(|stretch| u64::from(stretch.nodes) * u64::from(stretch.ranks)).sum();
     match args.nranks {
-        Some(n) if u64::from(n) != sum => Err(Error::usage(
-            format!("expected nodes of {n} ranks together, found {sum}"),
+        Some(asked) if n > 0 && u64::from(asked) != n => Err(Error::usage(
+            format!("expected nodes of {asked} ranks together, found {n}"),
             "leave out -n, which follows from --nodes",
         )),
-        _ if sum > 1 << 20 => Err(Error::usage(
-            format!("expected at most {} ranks, found {sum}", 1 << 20),
+        _ if n > 1 << 20 => Err(Error::usage(
+            format!("expected nodes of at most {} ranks, found {n}", 1 << 20),
             "ask for fewer or smaller nodes",
         )),
-        _ => Ok(sum as u32),
+        _ => Ok(args.nodes.iter().flat_map(|stretch| (0..stretch.nodes).map(|_| stretch.ranks)).collect()),
+    }
+}
+
+/// How the farthest rank is reached, with so many nodes.
+fn path(asked: Option<Way>, nodes: usize) -> Result<Way> {
+    match asked {
+        None if nodes > 1 => Ok(Way::Network),
+        Some(path) if nodes > 1 && path != Way::Network => {
+            let shown = path.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+            Err(Error::usage(
+                format!("expected --path network between {nodes} nodes, found {shown}"),
+                "leave out --path, or --nodes",
+            ))
+        }
+        path => Ok(path.unwrap_or(Way::MemoryDirect)),
     }
 }
 

@@ -53,24 +53,19 @@ pub(super) fn way(nodes: &Nodes, collective: Collective, algorithm: Algorithm, r
 impl Way {
     /// The same twice, one after the other.
     fn twice(self) -> Way {
-        let Way { far_messages, near_messages, link_bytes, rank_bytes, apart_bytes, beside_bytes, .. } = self;
         let Fill { share, far, near } = self.fill;
         Way {
-            far_messages: 2 * far_messages,
-            near_messages: 2 * near_messages,
-            link_bytes: 2.0 * link_bytes,
-            rank_bytes: 2.0 * rank_bytes,
-            apart_bytes: 2.0 * apart_bytes,
-            beside_bytes: 2.0 * beside_bytes,
-            alone: self.alone,
-            meanwhile: self.meanwhile,
+            far_messages: 2 * self.far_messages,
+            near_messages: 2 * self.near_messages,
+            link_bytes: 2.0 * self.link_bytes,
+            rank_bytes: 2.0 * self.rank_bytes,
+            apart_bytes: 2.0 * self.apart_bytes,
+            beside_bytes: 2.0 * self.beside_bytes,
             fill: Fill { share, far: 2.0 * far, near: 2.0 * near },
-            far_moves: self.far_moves,
+            ..self
         }
     }
-}
 
-impl Way {
     /// And before and behind it a vector from the second of each pair to the first and back, for which so many messages are
     /// waited; up to so many pairs of a node are `torn`, of two nodes.
     fn with_pairs(self, pairs: Pairs, torn: f64, waits: u64) -> Way {
