@@ -56,15 +56,57 @@ fn a_branch_has_its_own_hosts() {
     });
 }
 
+/// Nobody forces anything: what is chosen goes by the hosts, all ranks choose alike, and what was chosen runs.
+#[test]
+fn two_levels_are_chosen_between_hosts_and_not_in_one() {
+    let count = 1 << 18;
+    for hosts in [&[2, 2][..], &[4, 2], &[4]] {
+        let said = on_hosts(hosts, &[("CCL_TUNING_FILE", "none")], |comm| {
+            let said = comm.explain(Collective::AllReduce, Dtype::F32, count, Rank(0))?;
+            let mut sum = vec![comm.rank().0 as f32; count];
+            comm.all_reduce_in_place(&mut sum, ReduceOp::Sum)?;
+            let n = comm.size() as f32;
+            assert!(sum.iter().all(|sum| *sum == n * (n - 1.0) / 2.0), "{hosts:?}: {}", sum[0]);
+            Ok(said)
+        });
+        let (two_levels, several) = (said[0].choice.algorithm.is_two_level(), hosts.len() > 1);
+        assert_eq!((two_levels, said[0].nodes), (several, hosts.len() as u32), "{}", said[0]);
+        assert_eq!(said[0].to_string().contains(&format!(" on {} nodes: two_level", hosts.len())), several);
+        for other in &said {
+            assert_eq!((other.choice, &other.candidates), (said[0].choice, &said[0].candidates));
+        }
+    }
+}
+
+/// Ranks of a host that do not follow each other: nodes would be other than they are.
+#[test]
+fn hosts_that_are_not_whole_are_left_out() {
+    let said = on_places(&[0, 1, 0, 1], &[("CCL_TUNING_FILE", "none")], |comm| {
+        comm.explain(Collective::AllReduce, Dtype::F32, 1 << 18, Rank(0))
+    });
+    assert!(!said[0].choice.algorithm.is_two_level() && said[0].nodes == 1, "{}", said[0]);
+    assert!(said[0].to_string().contains("two_level: no nodes of several ranks are known"), "{}", said[0]);
+}
+
 /// Runs `body` on threads that are told to be of so many hosts.
 fn on_hosts<R: Send>(
     hosts: &[u32],
     settings: &[(&'static str, &str)],
     body: impl Fn(Communicator) -> Result<R> + Sync,
 ) -> Vec<R> {
-    let n = hosts.iter().sum();
-    let of = |rank| -> Config {
-        let host = format!("host {}", host_of(hosts, Rank(rank)));
+    let places: Vec<usize> = (0..hosts.iter().sum()).map(|rank| host_of(hosts, Rank(rank))).collect();
+    on_places(&places, settings, body)
+}
+
+/// The same with the host of each rank.
+fn on_places<R: Send>(
+    hosts: &[usize],
+    settings: &[(&'static str, &str)],
+    body: impl Fn(Communicator) -> Result<R> + Sync,
+) -> Vec<R> {
+    let n = hosts.len() as u32;
+    let of = |rank: u32| -> Config {
+        let host = format!("host {}", hosts[rank as usize]);
         config(&[settings, &[("CCL_HOSTID", &host)]].concat())
     };
     let (id, body) = (Arc::new(UniqueId::generate_local(&of(0)).unwrap()), &body);

@@ -87,10 +87,13 @@ impl Plan {
         match () {
             () if !self.algorithm.is_two_level() || least == 0 || all != u64::from(self.n) => None,
             () if least == most => self.with_bundle(least),
-            () => {
-                (sizes.len() <= MOST_NODES).then(|| Plan { bundle: least, nodes: Some(sizes.into()), ..self })
-            }
+            () => Plan::takes_nodes(sizes).then(|| Plan { bundle: least, nodes: Some(sizes.into()), ..self }),
         }
+    }
+
+    /// Whether there is a plan for so many nodes of such sizes: at most 256 where they differ.
+    pub fn takes_nodes(sizes: &[u32]) -> bool {
+        sizes.len() <= MOST_NODES || sizes.iter().all(|size| *size == sizes[0])
     }
 
     /// What the plan computes.

@@ -33,6 +33,13 @@ fn names_that_are_mistyped() {
     );
     mistake("perf all_reduce -d flaot", &[], 2, &["float", "found `flaot`"]);
     mistake("plan explain all_redcue", &[], 2, &["all_reduce, reduce", "found `all_redcue`"]);
+    let explain =
+        |options, parts: &[&str]| mistake(&format!("plan explain all_reduce {options}"), &[], 2, parts);
+    explain("--nodes 4,x", &["as in 8, or 16x8 for 16 nodes", "found `x`"]);
+    explain("--nodes 4,0", &["expected ranks of a node", "found `0`"]);
+    explain("--nodes 4,2 -n 5", &["nodes of 5 ranks together, found 6"]);
+    explain("--nodes 1048576x1048576", &["at most 1048576 ranks, found 1099511627776"]);
+    explain("--nodes 2x4 --path memory", &["expected --path network between 2 nodes, found memory"]);
     mistake("plan show all_reduce -a rnig", &[], 2, &["one of ring", "found `rnig`"]);
     mistake("plan show gather -a ring", &[], 2, &["for gather (binomial, direct), found ring"]);
     mistake("tune send", &[], 2, &["send has one algorithm only"]);

@@ -93,6 +93,11 @@ fn a_choice_is_explained() {
     assert_eq!(text.matches("chosen").count(), 2, "{text}");
     assert!(text.contains("takes longer"), "{text}");
     assert!(printed("plan explain all_reduce --path network").contains("any size"));
+    let known =
+        output("plan explain all_reduce --nodes 16x4,2 --json -b 64K", &[("CCL_TUNING_FILE", "none")]);
+    let value: Value = serde_json::from_slice(&known.stdout).unwrap();
+    assert_eq!((&value["ranks"], value["nodes"].as_array().unwrap().len()), (&66.into(), 17));
+    assert_eq!(value["sizes"][0]["candidates"][0]["algorithm"], "two_level_halving");
     let ring = output("plan explain all_reduce -b 8 --json", &[("CCL_ALGO", "ring")]);
     let value: Value = serde_json::from_slice(&ring.stdout).unwrap();
     let candidates = value["sizes"][0]["candidates"].as_array().unwrap();

@@ -51,8 +51,24 @@ pub(super) fn nodes(n: u32, place: Place) -> [Node; 2] {
     [false, true].map(|second| node(n, label(n, place, second)))
 }
 
+/// The place above a place in one of the trees, of all but its root.
+pub(crate) const fn parent(n: u32, place: u32, second: bool) -> Option<u32> {
+    let v = label(n, Place(place), second);
+    if v == 0 {
+        return None;
+    }
+    let low = v & v.wrapping_neg();
+    let above = (v - low) | (2 * low);
+    let above = if above < n { above } else { v - low };
+    Some(match second {
+        false => above,
+        true if n.is_multiple_of(2) => n - 1 - above,
+        true => (above + 1) % n,
+    })
+}
+
 /// The label of a place.
-fn label(n: u32, Place(place): Place, second: bool) -> u32 {
+const fn label(n: u32, Place(place): Place, second: bool) -> u32 {
     match second {
         false => place,
         true if n.is_multiple_of(2) => n - 1 - place,

@@ -12,7 +12,7 @@ mod bruck;
 mod bruck_all_to_all;
 mod direct;
 mod dissemination;
-mod double_tree;
+pub(crate) mod double_tree;
 mod in_order;
 mod in_tree;
 mod one_shot;
@@ -21,7 +21,7 @@ pub(crate) mod pat;
 mod rabenseifner;
 mod recursive_doubling;
 mod ring;
-mod swing;
+pub(crate) mod swing;
 pub(crate) mod two_level;
 mod two_shot;
 

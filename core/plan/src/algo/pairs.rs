@@ -41,6 +41,11 @@ impl Pairs {
         Pairs { count: n - (1 << rounds), rounds }
     }
 
+    /// How many seats have a place below this one.
+    pub(crate) const fn seats_below(self, place: u32) -> u32 {
+        if place <= 2 * self.count { place.div_ceil(2) } else { place - self.count }
+    }
+
     pub(super) const fn standing(self, place: Place) -> Standing {
         match place.0 {
             place if place >= 2 * self.count => Standing::Single,

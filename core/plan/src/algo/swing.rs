@@ -107,7 +107,7 @@ fn steps(pairs: Pairs, seat: u32) -> Vec<Step> {
 }
 
 /// ρ(s).
-const fn distance(s: u32) -> i32 {
+pub(crate) const fn distance(s: u32) -> i32 {
     (1 - (-2_i32).pow(s + 1)) / 3
 }
 

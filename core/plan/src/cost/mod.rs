@@ -3,13 +3,16 @@
 //! A plan's [`Cost`] counts what lies on its critical path; [`Rates`] of a link class turn counts into
 //! time. S is the larger of a rank's user buffers in bytes: the vector, or all n blocks. The
 //! formulas are those of the algorithms' own descriptions, and the [`clock`](crate::machine::clock)
-//! gives the same result for the same plan. They leave out contention: that is the simulator's.
+//! gives the same result for the same plan. They leave out contention: that is the simulator's. Where ranks are
+//! of several nodes, [`Nodes`] has formulas for what stays in a node and what leaves it.
 
 mod counted;
 mod logarithmic;
+mod nodes;
 mod work;
 
 pub use self::counted::Counted;
+pub use self::nodes::{Nodes, Way};
 use self::work::work;
 use crate::algo::Algorithm;
 use crate::collective::Collective;
@@ -166,11 +169,9 @@ impl Rates {
     /// path, or that of all ranks where they have too few cores to do it side by side.
     pub fn time_ns(&self, cost: &Cost, channels: u16) -> f64 {
         let channels = channels.max(1);
-        let far = 1.0 + self.far * cost.bytes / (cost.bytes + self.far_bytes.max(1.0));
+        let far = self.slowed(cost.bytes);
         let beta = self.beta_ns_per_byte.max(self.channel_beta_ns_per_byte / f64::from(channels));
-        let side_by_side = f64::from(channels.min(self.workers.max(1)));
-        // Every channel makes as many Moves; workers share the channels.
-        let turns = f64::from(channels.div_ceil(self.workers.max(1)));
+        let (turns, side_by_side) = (self.turns(channels), self.side_by_side(channels));
         let work = |counts: &Counts, beta: f64, turns: f64, side_by_side: f64| {
             let steps = counts.messages as f64 * self.message_ns + counts.moves as f64 * self.move_ns;
             let folds = counts.folded_bytes * self.gamma_ns_per_byte / side_by_side;
@@ -182,6 +183,21 @@ impl Rates {
             cores => work(&cost.all, self.beta_ns_per_byte, f64::from(channels), 1.0) / f64::from(cores),
         };
         cost.path.messages as f64 * self.alpha_ns + path_ns.max(work_ns)
+    }
+
+    /// How many times as long bytes take in a call of so many.
+    fn slowed(&self, bytes: f64) -> f64 {
+        1.0 + self.far * bytes / (bytes + self.far_bytes.max(1.0))
+    }
+
+    /// How often a worker takes a step that there is once on each channel: workers share the channels.
+    fn turns(&self, channels: u16) -> f64 {
+        f64::from(channels.max(1).div_ceil(self.workers.max(1)))
+    }
+
+    /// Channels that fold at the same time.
+    fn side_by_side(&self, channels: u16) -> f64 {
+        f64::from(channels.max(1).min(self.workers.max(1)))
     }
 }
 
@@ -273,7 +289,10 @@ fn pushed(collective: Collective, algorithm: Algorithm, load: &Load) -> Counts {
             moved_bytes: 2.0 * shared,
             folded_bytes: shared,
         },
-        (_, Algorithm::TwoLevel | Algorithm::TwoLevelHalving) => two_levels(load, algorithm),
+        (_, Algorithm::TwoLevel | Algorithm::TwoLevelHalving) => {
+            let g = algorithm.bundle(n as u32);
+            two_levels(load, algorithm, (g, g, n as u32 / g))
+        }
         (_, Algorithm::Ring) => Counts {
             messages: peers,
             moves: n * block_passes,
@@ -334,21 +353,20 @@ fn fold_moves(n: u64, algorithm: Algorithm) -> u64 {
     }
 }
 
-/// In the node a ring with a span of chunks at a time, between nodes a ring or halving, in the node again.
-fn two_levels(load: &Load, algorithm: Algorithm) -> Counts {
-    let g = u64::from(algorithm.bundle(load.n));
-    let nodes = u64::from(load.n) / g;
+/// In the node a ring with a span of chunks at a time, between nodes a ring or halving, in the node again. Nodes are of
+/// `most` ranks at most, and have `least` parts.
+fn two_levels(load: &Load, algorithm: Algorithm, (most, least, nodes): (u32, u32, u32)) -> Counts {
     let halving = algorithm == Algorithm::TwoLevelHalving;
-    let between = if halving { u64::from(crate::algo::rounds(nodes as u32)) } else { nodes - 1 };
-    let messages = 2 * (g - 1) + 2 * between;
+    let between = u64::from(if halving { crate::algo::rounds(nodes) } else { nodes - 1 });
+    let messages = 2 * u64::from(most - 1) + 2 * between;
     let shared = load.bytes as f64 * f64::from(load.n - 1) / f64::from(load.n);
-    let widest = if g == 1 || nodes == 1 { 1 } else { nodes };
-    let chunk = load.bytes.div_ceil(u64::from(load.n));
+    let widest = if most == 1 || nodes == 1 { 1 } else { nodes };
+    let chunk = load.bytes.div_ceil(u64::from(least * nodes));
     // Each of the rings begins with a Move of its own, or two that a plain ring makes one of.
     let moves = if widest == 1 { messages + 1 } else { messages + 3 };
     Counts {
         messages,
-        moves: moves * load.passes(chunk * widest),
+        moves: moves * load.passes(chunk * u64::from(widest)),
         moved_bytes: 2.0 * shared,
         folded_bytes: shared,
     }

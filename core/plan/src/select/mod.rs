@@ -18,17 +18,21 @@ use self::rules::{bounds, ruling};
 pub use self::user::{Refusal, UserAlgorithm};
 use crate::algo::{Algorithm, algorithms};
 use crate::collective::Collective;
-use crate::cost::{Rates, cost};
+use crate::cost::{Nodes, Rates, Way, cost};
 use crate::fingerprint::Fingerprint;
 pub use crate::level::Level;
+use crate::plan::Plan;
 
 /// Everything that selection depends on.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Inputs {
     /// Number of ranks.
     pub n: u32,
-    /// The slowest link class between any two ranks.
+    /// The slowest link class between any two ranks: that between nodes, where there are several.
     pub rates: Rates,
+    /// Which ranks are of one node, and what links cost there. `None` where they are all of one, or nobody knows; nodes of
+    /// another number of ranks are as good as none.
+    pub nodes: Option<Nodes>,
     /// Most channels.
     pub max_channels: u16,
     /// Most peers that a rank may have edges with; algorithms that need more are out, unless no other is
@@ -91,6 +95,8 @@ pub enum Standing {
     TreeNotNeeded,
     /// It saves what leaves a node, and nobody says which ranks are one.
     NodesUnknown,
+    /// It does not serve so many nodes of different sizes.
+    TooManyNodes,
 }
 
 /// One algorithm in an explanation.
@@ -137,12 +143,13 @@ impl Selection {
     /// All algorithms of a collective for one size, the chosen one first, then by time.
     pub fn explain(&self, collective: Collective, bytes: u64) -> Vec<Candidate> {
         let chosen = self.choose(collective, bytes);
-        let mut candidates = candidates(&self.inputs, collective, bytes);
+        let question = Question::new(&self.inputs, collective);
+        let mut candidates = question.candidates(bytes);
         for candidate in &mut candidates {
             if candidate.algorithm == chosen.algorithm {
                 candidate.standing = Standing::Chosen;
                 candidate.channels = chosen.channels;
-                candidate.time_ns = time_ns(&self.inputs, collective, chosen, bytes);
+                candidate.time_ns = question.time_ns(chosen, bytes);
             }
         }
         if ruling(&self.inputs.rules, collective, bytes)
@@ -160,33 +167,17 @@ impl Selection {
 impl Inputs {
     /// A digest of all inputs. Ranks whose digests are equal make equal selections.
     pub fn fingerprint(&self) -> u64 {
-        let Inputs { n, rates, max_channels, max_peers, level, allow, user, rules } = self;
-        let Rates {
-            alpha_ns,
-            switch_ns,
-            message_ns,
-            move_ns,
-            beta_ns_per_byte,
-            channel_beta_ns_per_byte,
-            gamma_ns_per_byte,
-            far,
-            far_bytes,
-            workers,
-            chunk_bytes,
-            cores,
-            pulls,
-        } = rates;
+        let Inputs { n, rates, nodes, max_channels, max_peers, level, allow, user, rules } = self;
         let mut fingerprint = Fingerprint::new("selection");
-        let steps = [alpha_ns, switch_ns, message_ns, move_ns];
-        let bytes = [beta_ns_per_byte, channel_beta_ns_per_byte, gamma_ns_per_byte, far, far_bytes];
-        steps.into_iter().chain(bytes).for_each(|rate| fingerprint.word(rate.to_bits()));
-        fingerprint.word(u64::from(*cores));
-        for word in
-            [u64::from(*n), (*workers).into(), *chunk_bytes, (*max_channels).into(), (*max_peers).into()]
-        {
-            fingerprint.word(word);
+        add_rates(&mut fingerprint, rates);
+        let sizes = nodes.as_ref().map_or(&[][..], Nodes::sizes);
+        let links = nodes.as_ref().map_or(0, Nodes::links);
+        for word in [*n, (*max_channels).into(), *max_peers, links, sizes.len() as u32].iter().chain(sizes) {
+            fingerprint.word(u64::from(*word));
         }
-        fingerprint.word(u64::from(*pulls));
+        if let Some(nodes) = nodes {
+            add_rates(&mut fingerprint, nodes.near());
+        }
         fingerprint.word(*level as u64);
         for collective in Collective::ALL {
             for algorithm in algorithms(collective).iter().chain([&Algorithm::User]) {
@@ -199,6 +190,11 @@ impl Inputs {
             what.into_iter().for_each(|word| fingerprint.word(word));
         }
         fingerprint.finish()
+    }
+
+    /// The nodes, if they are those of all ranks.
+    pub fn known_nodes(&self) -> Option<&Nodes> {
+        self.nodes.as_ref().filter(|nodes| nodes.n() == self.n)
     }
 
     /// The user's own program for a collective.
@@ -226,7 +222,8 @@ impl Standing {
             Standing::NotAllowed => "not allowed",
             Standing::TooManyPeers => "needs edges with too many peers",
             Standing::TooManyRanks => "does not serve so many ranks",
-            Standing::NodesUnknown => "no nodes are known",
+            Standing::NodesUnknown => "no nodes of several ranks are known",
+            Standing::TooManyNodes => "does not serve so many nodes of different sizes",
             Standing::TreeNotNeeded => "does the same in a tree that nobody asked for",
             Standing::OtherOrder => "folds in another order than what serves other sizes",
             Standing::NotReproducible => "its bits depend on more than the level allows",
@@ -234,14 +231,37 @@ impl Standing {
     }
 }
 
+fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
+    let Rates {
+        alpha_ns,
+        switch_ns,
+        message_ns,
+        move_ns,
+        beta_ns_per_byte,
+        channel_beta_ns_per_byte,
+        gamma_ns_per_byte,
+        far,
+        far_bytes,
+        workers,
+        chunk_bytes,
+        cores,
+        pulls,
+    } = rates;
+    let steps = [alpha_ns, switch_ns, message_ns, move_ns];
+    let bytes = [beta_ns_per_byte, channel_beta_ns_per_byte, gamma_ns_per_byte, far, far_bytes];
+    steps.into_iter().chain(bytes).for_each(|rate| fingerprint.word(rate.to_bits()));
+    let words = [(*workers).into(), *chunk_bytes, (*cores).into(), u64::from(*pulls)];
+    words.into_iter().for_each(|word| fingerprint.word(word));
+}
+
 /// One decision for each power of two and each rule, neighbours that agree merged.
 fn table(inputs: &Inputs, collective: Collective) -> Result<Vec<(u64, Choice)>, NothingAllowed> {
     let mut table: Vec<(u64, Choice)> = Vec::new();
+    let question = Question::new(inputs, collective);
     for bound in bounds(&inputs.rules, collective, SMALLEST_POWER..=LARGEST_POWER - 1) {
         // The middle of the two powers of two that it lies between.
         let power = bound.clamp(1 << SMALLEST_POWER, 1 << LARGEST_POWER).next_power_of_two();
-        let choice =
-            best(inputs, collective, (3 * (power >> 2), bound)).ok_or(NothingAllowed { collective })?;
+        let choice = question.best(3 * (power >> 2), bound).ok_or(NothingAllowed { collective })?;
         match table.last_mut() {
             Some((last, same)) if *same == choice => *last = bound,
             _ => table.push((bound, choice)),
@@ -250,39 +270,75 @@ fn table(inputs: &Inputs, collective: Collective) -> Result<Vec<(u64, Choice)>, 
     Ok(table)
 }
 
-/// What the rules say of sizes up to `bound`, or else the fastest that may be used for `bytes`; among equals
-/// the last, whose bits depend on less.
-fn best(inputs: &Inputs, collective: Collective, (bytes, bound): (u64, u64)) -> Option<Choice> {
-    let candidates = candidates(inputs, collective, bytes);
-    let fit = |candidate: &&Candidate| candidate.standing == Standing::Slower;
-    if let Some(ruled) = ruling(&inputs.rules, collective, bound) {
-        let channels = ruled.channels.clamp(1, inputs.max_channels.max(1));
-        if candidates.iter().filter(fit).any(|candidate| candidate.algorithm == ruled.algorithm) {
-            return Some(Choice { channels, ..ruled });
-        }
-    }
-    let best = candidates.iter().rev().filter(fit).min_by(|a, b| a.time_ns.total_cmp(&b.time_ns))?;
-    Some(Choice { algorithm: best.algorithm, channels: best.channels })
+/// Which algorithm for a collective: its inputs, and what is found once for all sizes.
+struct Question<'a> {
+    inputs: &'a Inputs,
+    collective: Collective,
+    /// How the links between nodes and in them are used, where nodes are known.
+    ways: Vec<(Algorithm, Way)>,
 }
 
-/// Every algorithm with its best number of channels; those that may be used are `Slower` until
-/// one is chosen.
-fn candidates(inputs: &Inputs, collective: Collective, bytes: u64) -> Vec<Candidate> {
-    let candidate = |algorithm: &Algorithm| {
-        let channels = channels(inputs, collective, *algorithm, bytes);
-        let choice = Choice { algorithm: *algorithm, channels };
-        let time_ns = time_ns(inputs, collective, choice, bytes);
-        Candidate {
-            algorithm: *algorithm,
-            channels,
-            time_ns,
-            standing: standing(inputs, collective, *algorithm),
+impl Question<'_> {
+    fn new(inputs: &Inputs, collective: Collective) -> Question<'_> {
+        let way = |nodes: &Nodes, algorithm| (algorithm, nodes.way(collective, algorithm, &inputs.rates));
+        let ways = |nodes| algorithms(collective).iter().map(|algorithm| way(nodes, *algorithm)).collect();
+        Question { inputs, collective, ways: inputs.known_nodes().map_or_else(Vec::new, ways) }
+    }
+
+    /// What the rules say of sizes up to `bound`, or else the fastest that may be used for `bytes`; among equals
+    /// the last, whose bits depend on less.
+    fn best(&self, bytes: u64, bound: u64) -> Option<Choice> {
+        let candidates = self.candidates(bytes);
+        let fit = |candidate: &&Candidate| candidate.standing == Standing::Slower;
+        if let Some(ruled) = ruling(&self.inputs.rules, self.collective, bound) {
+            let channels = ruled.channels.clamp(1, self.inputs.max_channels.max(1));
+            if candidates.iter().filter(fit).any(|candidate| candidate.algorithm == ruled.algorithm) {
+                return Some(Choice { channels, ..ruled });
+            }
         }
-    };
-    let own = inputs.user_algorithm(collective).map(|_| &Algorithm::User);
-    let mut all: Vec<Candidate> = algorithms(collective).iter().chain(own).map(candidate).collect();
-    leave_one_order(inputs, collective, &mut all);
-    all
+        let best = candidates.iter().rev().filter(fit).min_by(|a, b| a.time_ns.total_cmp(&b.time_ns))?;
+        Some(Choice { algorithm: best.algorithm, channels: best.channels })
+    }
+
+    /// Every algorithm with its best number of channels; those that may be used are `Slower` until
+    /// one is chosen.
+    fn candidates(&self, bytes: u64) -> Vec<Candidate> {
+        let Question { inputs, collective, .. } = *self;
+        let candidate = |algorithm: &Algorithm| {
+            let channels = self.channels(*algorithm, bytes);
+            let time_ns = self.time_ns(Choice { algorithm: *algorithm, channels }, bytes);
+            let standing = standing(inputs, collective, *algorithm);
+            Candidate { algorithm: *algorithm, channels, time_ns, standing }
+        };
+        let own = inputs.user_algorithm(collective).map(|_| &Algorithm::User);
+        let mut all: Vec<Candidate> = algorithms(collective).iter().chain(own).map(candidate).collect();
+        leave_one_order(inputs, collective, &mut all);
+        all
+    }
+
+    /// The smallest number of channels within 2.5 % of the best time.
+    fn channels(&self, algorithm: Algorithm, bytes: u64) -> u16 {
+        let most = self.inputs.max_channels.max(1);
+        let time = |channels| self.time_ns(Choice { algorithm, channels }, bytes);
+        let powers = || (0..16).map(|power| 1_u16 << power).take_while(|channels| *channels <= most);
+        let best = powers().map(time).fold(f64::INFINITY, f64::min);
+        powers().find(|channels| time(*channels) <= best * 1.025).unwrap_or(1)
+    }
+
+    /// A program of the user's is taken to leave a node with every message.
+    fn time_ns(&self, choice: Choice, bytes: u64) -> f64 {
+        let Question { inputs, collective, .. } = *self;
+        let Choice { algorithm, channels } = choice;
+        let way = self.ways.iter().find(|(known, _)| *known == algorithm);
+        if let (Some(nodes), Some((_, way))) = (inputs.known_nodes(), way) {
+            return nodes.time_ns((collective, algorithm, way), bytes, &inputs.rates, channels);
+        }
+        let cost = match inputs.user_algorithm(collective) {
+            Some(user) if algorithm == Algorithm::User => user.counted().cost(bytes, &inputs.rates, channels),
+            _ => cost(collective, algorithm, inputs.n, bytes, &inputs.rates, channels),
+        };
+        inputs.rates.time_ns(&cost, channels)
+    }
 }
 
 /// At level `size` the bits must not tell which algorithm served a size: of those that fold in different orders
@@ -318,7 +374,13 @@ fn standing(inputs: &Inputs, collective: Collective, algorithm: Algorithm) -> St
         () if !inputs.allow.permits(collective, algorithm) => Standing::NotAllowed,
         () if inputs.n > algorithm.most_ranks(collective) => Standing::TooManyRanks,
         () if level(inputs, collective, algorithm) < inputs.level => Standing::NotReproducible,
-        () if algorithm.is_two_level() && algorithms(collective).iter().any(other) => Standing::NodesUnknown,
+        () if algorithm.is_two_level() && algorithms(collective).iter().any(other) => {
+            match &inputs.known_nodes() {
+                None => Standing::NodesUnknown,
+                Some(nodes) if Plan::takes_nodes(nodes.sizes()) => Standing::Slower,
+                Some(_) => Standing::TooManyNodes,
+            }
+        }
         // Who writes a program knows how many peers it has.
         () if algorithm == Algorithm::User => Standing::Slower,
         () if algorithm.without_tree().is_some_and(fits) => Standing::TreeNotNeeded,
@@ -333,24 +395,6 @@ fn level(inputs: &Inputs, collective: Collective, algorithm: Algorithm) -> Level
         Some(user) if algorithm == Algorithm::User => user.level(),
         _ => algorithm.level(collective, inputs.n),
     }
-}
-
-/// The smallest number of channels within 2.5 % of the best time.
-fn channels(inputs: &Inputs, collective: Collective, algorithm: Algorithm, bytes: u64) -> u16 {
-    let time = |channels| time_ns(inputs, collective, Choice { algorithm, channels }, bytes);
-    let powers =
-        || (0..16).map(|power| 1_u16 << power).take_while(|channels| *channels <= inputs.max_channels.max(1));
-    let best = powers().map(time).fold(f64::INFINITY, f64::min);
-    powers().find(|channels| time(*channels) <= best * 1.025).unwrap_or(1)
-}
-
-fn time_ns(inputs: &Inputs, collective: Collective, choice: Choice, bytes: u64) -> f64 {
-    let Choice { algorithm, channels } = choice;
-    let cost = match inputs.user_algorithm(collective) {
-        Some(user) if algorithm == Algorithm::User => user.counted().cost(bytes, &inputs.rates, channels),
-        _ => cost(collective, algorithm, inputs.n, bytes, &inputs.rates, channels),
-    };
-    inputs.rates.time_ns(&cost, channels)
 }
 
 /// The smallest bound is 8 bytes.

@@ -7,8 +7,18 @@ use crate::verify::Depth;
 
 fn inputs(n: u32, rates: Rates) -> Inputs {
     let (allow, user, rules) = (Allow::default(), Vec::new(), Vec::new());
-    Inputs { n, rates, max_channels: 8, max_peers: 128, level: Level::Run, allow, user, rules }
+    Inputs { n, rates, nodes: None, max_channels: 8, max_peers: 128, level: Level::Run, allow, user, rules }
 }
+
+/// Nodes of so many ranks, with so many links each to the others.
+fn among(sizes: &[u32], links: u32, rates: Rates, near: Rates) -> Inputs {
+    let nodes = Nodes::new(sizes, near).map(|nodes| nodes.with_links(links));
+    Inputs { nodes, ..inputs(sizes.iter().sum(), rates) }
+}
+
+/// Links of 200 GB/s between the devices of a node, in place of host memory.
+const LINKED: Rates =
+    Rates { alpha_ns: 1000.0, beta_ns_per_byte: 0.005, channel_beta_ns_per_byte: 0.02, ..Rates::RDMA };
 
 fn shown(selection: &Selection, collective: Collective) -> String {
     let line = |(bound, choice): &(u64, Choice)| match *bound {
@@ -82,6 +92,152 @@ fn golden_tables() {
     ];
     for (n, rates, collective, expected) in golden {
         assert_eq!(table(n, rates, collective), expected, "{collective} n={n}");
+    }
+}
+
+/// By nodes, their links, and what is between them and in them.
+#[test]
+fn golden_tables_of_nodes() {
+    let memory = Rates::SHARED_MEMORY;
+    let golden = [
+        (
+            &[8; 2][..],
+            1,
+            (Rates::RDMA, LINKED),
+            Collective::AllReduce,
+            "<= 1024 recursive_doubling x1; <= 4096 recursive_doubling x2; <= 32768 recursive_doubling x4; <= 65536 binomial x4; else two_level_halving x4",
+        ),
+        (
+            &[8; 2],
+            8,
+            (Rates::RDMA, LINKED),
+            Collective::AllReduce,
+            "<= 512 recursive_doubling x1; <= 2048 recursive_doubling x2; <= 262144 recursive_doubling x4; else two_level_halving x4",
+        ),
+        (
+            &[8; 16],
+            1,
+            (Rates::RDMA, LINKED),
+            Collective::AllReduce,
+            "<= 1024 recursive_doubling x1; <= 4096 recursive_doubling x2; <= 16384 recursive_doubling x4; <= 32768 double_tree x4; <= 65536 two_level_halving x2; <= 8388608 two_level_halving x4; else ring x4",
+        ),
+        (
+            &[8; 16],
+            8,
+            (Rates::RDMA, LINKED),
+            Collective::AllReduce,
+            "<= 1024 recursive_doubling x1; <= 4096 recursive_doubling x2; <= 131072 recursive_doubling x4; else two_level_halving x4",
+        ),
+        (
+            &[8; 16],
+            8,
+            (Rates::RDMA, LINKED),
+            Collective::AllGather,
+            "<= 8192 pat x1; <= 2097152 pat x2; <= 4194304 pat x4; <= 8388608 pat x2; <= 16777216 pat x4; else direct x2",
+        ),
+        (
+            &[8; 16],
+            1,
+            (Rates::RDMA, memory),
+            Collective::AllReduce,
+            "<= 8192 recursive_doubling x1; <= 524288 two_level_halving x1; <= 16777216 two_level_halving x2; else ring x2",
+        ),
+        (
+            &[4; 128],
+            4,
+            (Rates::RDMA, LINKED),
+            Collective::AllReduce,
+            "<= 1024 recursive_doubling x1; <= 4096 recursive_doubling x2; <= 65536 recursive_doubling x4; else two_level_halving x4",
+        ),
+        (&[8; 16], 1, (Rates::RDMA, LINKED), Collective::AllToAll, "<= 131072 bruck x1; else direct x1"),
+        (
+            &[2; 4],
+            1,
+            (Rates::SOCKET, memory),
+            Collective::AllReduce,
+            "<= 16384 recursive_doubling x1; <= 131072 two_level_halving x1; else ring x2",
+        ),
+        (&[2; 4], 1, (Rates::SOCKET, memory), Collective::AllToAll, "else direct x1"),
+        (
+            &[2; 4],
+            1,
+            (Rates::SOCKET, memory),
+            Collective::Broadcast,
+            "<= 128 direct x1; <= 1024 direct x2; <= 524288 binomial x2; else ring x2",
+        ),
+        (
+            &[4, 2],
+            1,
+            (Rates::SOCKET, memory),
+            Collective::AllReduce,
+            "<= 16384 recursive_doubling x1; <= 65536 two_level_halving x1; <= 262144 ring x2; <= 2097152 two_level_halving x1; <= 16777216 two_level_halving x2; else ring x2",
+        ),
+        (
+            &[4; 16],
+            1,
+            (Rates::SOCKET, memory),
+            Collective::AllReduce,
+            "<= 4096 recursive_doubling x1; <= 524288 two_level_halving x1; <= 1048576 two_level_halving x2; else ring x2",
+        ),
+        (
+            &[4; 16],
+            1,
+            (Rates::SOCKET, memory),
+            Collective::ReduceScatter,
+            "<= 65536 pat x1; <= 262144 pat x2; <= 8388608 ring x2; else ring x4",
+        ),
+    ];
+    let mut wrong = String::new();
+    for (sizes, links, (rates, near), collective, expected) in golden {
+        let table = shown(&Selection::new(among(sizes, links, rates, near)).unwrap(), collective);
+        if table != expected {
+            wrong += &format!("{collective} {sizes:?} {links}: {table}\n");
+        }
+    }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn two_levels_compete_where_nodes_are_known() {
+    let chosen = |inputs: Inputs, bytes| Selection::new(inputs).unwrap().choose(Collective::AllReduce, bytes);
+    let both = [Algorithm::TwoLevel, Algorithm::TwoLevelHalving];
+    let (rates, sizes) = (Rates::RDMA, [8; 64]);
+    // One link for all ranks of a node: what is long is best sent by one of them, once around.
+    for (links, bytes, algorithm) in [
+        (1, 1 << 20, Algorithm::TwoLevelHalving),
+        (1, 256 << 20, Algorithm::Ring),
+        (8, 64 << 20, Algorithm::TwoLevelHalving),
+        (8, 1 << 30, Algorithm::TwoLevelHalving),
+    ] {
+        let choice = chosen(among(&sizes, links, rates, LINKED), bytes);
+        assert_eq!(choice.algorithm, algorithm, "{links} links, {bytes} bytes");
+    }
+    // Nodes that are none: one, or of one rank each, or of another communicator.
+    for sizes in [&[512][..], &[1; 512]] {
+        assert!(!both.contains(&chosen(among(sizes, 8, rates, LINKED), 64 << 20).algorithm));
+        let flat = Selection::new(inputs(512, rates)).unwrap();
+        let known = Selection::new(among(sizes, 8, rates, LINKED)).unwrap();
+        Collective::ALL.into_iter().for_each(|c| assert_eq!(known.table(c), flat.table(c)));
+    }
+    let others = Inputs { n: 510, ..among(&sizes, 8, rates, LINKED) };
+    assert!(!both.contains(&chosen(others, 64 << 20).algorithm));
+    let standing = |inputs, algorithm| {
+        let explained = Selection::new(inputs).unwrap().explain(Collective::AllReduce, 8);
+        explained.iter().find(|candidate| candidate.algorithm == algorithm).unwrap().standing
+    };
+    let uneven = |count| {
+        let mut sizes = vec![2; count];
+        sizes[0] = 3;
+        among(&sizes, 1, rates, LINKED)
+    };
+    for algorithm in both {
+        assert_eq!(standing(inputs(8, rates), algorithm), Standing::NodesUnknown);
+        assert_eq!(standing(among(&[8], 1, rates, LINKED), algorithm), Standing::NodesUnknown);
+        assert_eq!(standing(uneven(256), algorithm), Standing::Slower);
+        assert_eq!(standing(uneven(257), algorithm), Standing::TooManyNodes);
+        assert_eq!(standing(among(&[2; 257], 1, rates, LINKED), algorithm), Standing::Slower);
+        let size = Inputs { level: Level::Size, ..among(&sizes, 1, rates, LINKED) };
+        assert_eq!(standing(size, algorithm), Standing::NotReproducible);
     }
 }
 
@@ -237,7 +393,15 @@ fn every_input_is_in_the_fingerprint() {
         Inputs { max_peers: 4, ..base.clone() },
         Inputs { level: Level::Size, ..base.clone() },
         Inputs { allow: "^ring".parse().unwrap(), ..base.clone() },
+        among(&[4, 4], 1, base.rates, LINKED),
+        among(&[4, 4], 2, base.rates, LINKED),
+        among(&[5, 3], 1, base.rates, LINKED),
+        among(&[4, 4], 1, base.rates, Rates::RDMA),
     ];
+    let mut seen: Vec<u64> = variants.iter().map(Inputs::fingerprint).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), variants.len());
     for (index, variant) in variants.iter().enumerate() {
         assert_ne!(variant.fingerprint(), base.fingerprint(), "variant {index}");
     }

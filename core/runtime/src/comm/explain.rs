@@ -17,6 +17,9 @@ pub struct Explanation {
     pub collective: Collective,
     /// The number of ranks.
     pub n: u32,
+    /// The hosts that they are on, as far as the choice goes by them: 1 where the ranks of a host do not follow each other, or
+    /// every rank is on one of its own.
+    pub nodes: u32,
     /// How the farthest peer is reached.
     pub reach: Reach,
     /// Cores that all ranks share; 0 if they are not on one host.
@@ -55,16 +58,18 @@ impl Communicator {
         count: usize,
         root: Rank,
     ) -> Result<Explanation> {
-        let (explained, candidates, (reach, cores)) = self.with_engine(|engine| {
+        let (explained, candidates, (reach, cores, nodes)) = self.with_engine(|engine| {
             let explained = engine.explain(collective, dtype, count, root)?;
             let candidates = engine.plans().selection().explain(collective, explained.bytes);
-            let cores = engine.plans().selection().inputs().rates.cores;
-            Ok((explained, candidates, (engine.plans().reach(), cores)))
+            let inputs = engine.plans().selection().inputs();
+            let nodes = inputs.known_nodes().map_or(1, |nodes| nodes.sizes().len() as u32);
+            Ok((explained, candidates, (engine.plans().reach(), inputs.rates.cores, nodes)))
         })?;
         let others = (0..self.n).map(Rank).filter(|rank| *rank != self.rank);
         Ok(Explanation {
             collective,
             n: self.n,
+            nodes,
             reach,
             cores,
             bytes: explained.bytes,
@@ -82,11 +87,11 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Explanation { collective, n, bytes, choice, chunk_count, carried, predicted_ns, .. } = self;
         let channels = choice.channels;
-        write!(
-            f,
-            "{collective} of {bytes} bytes with {n} ranks: {} on {channels} channel",
-            choice.algorithm
-        )?;
+        write!(f, "{collective} of {bytes} bytes with {n} ranks")?;
+        if self.nodes > 1 {
+            write!(f, " on {} nodes", self.nodes)?;
+        }
+        write!(f, ": {} on {channels} channel", choice.algorithm)?;
         if channels != 1 {
             f.write_str("s")?;
         }

@@ -150,7 +150,11 @@ impl Communicator {
             false => Reach::Memory,
         };
         let network_only = all.used && !all.memory;
-        let selection = plans::tuned_selection(config, n, (reach, cores), &tuning)?;
+        let nodes = fabric.nodes()?;
+        let whole = if fabric.hosts_are_whole()? { &nodes[..] } else { &[] };
+        // In a host ranks go through memory, unless they are not to anywhere.
+        let near = if network_only { Reach::Loopback } else { Reach::Memory };
+        let selection = plans::tuned_selection(config, n, (reach, cores), (whole, near), &tuning)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
         let direct_bytes =
             (reach == Reach::MemoryDirect).then(|| (config.direct() as usize).min(fabric.slot_bytes()));
@@ -158,7 +162,7 @@ impl Communicator {
         let chunk_bytes = chunk_bytes.min(slot_bytes);
         let (lends_on_the_way, mapped_bytes) = (network_only && all.lends, config.mapped() as usize);
         let cut = Cut { slot_bytes, chunk_bytes, direct_bytes, lends_on_the_way, mapped_bytes };
-        let mut plans = Plans::new((rank, n), cut, reach, selection, fabric.nodes()?);
+        let mut plans = Plans::new((rank, n), cut, reach, selection, nodes);
         if fabric.one_process() {
             plans.expect_mapped();
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ccl_plan::cost::Rates;
+use ccl_plan::cost::{Nodes, Rates};
 use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::program::Checked;
 use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
@@ -539,22 +539,24 @@ fn prove(plan: &Plan) -> Result<()> {
 }
 
 /// How algorithms are chosen for `n` ranks under these settings, when the farthest peer is reached as `reach`
-/// says and all ranks share so many `cores` of one host (0: they do not). Heeds the tuning file.
+/// says and all ranks share so many `cores` of one host (0: they do not). `nodes` has the ranks of each host, in
+/// the order of ranks; of one host or none nothing is made. Heeds the tuning file.
 ///
 /// # Errors
 ///
 /// A file of `CCL_ALGO_FILE` that holds no algorithm, a tuning file that cannot be read, a name in `CCL_ALGO` that
 /// is none, or rules that leave a collective none, or none that reaches the level of determinism.
-pub fn selection(config: &Config, n: u32, reach: Reach, cores: u32) -> Result<Selection> {
+pub fn selection(config: &Config, n: u32, reach: Reach, cores: u32, nodes: &[u32]) -> Result<Selection> {
     let tuning = Tuning::of(config)?.unwrap_or_default();
-    tuned_selection(config, n, (reach, cores), &tuning)
+    tuned_selection(config, n, (reach, cores), (nodes, Reach::Memory), &tuning)
 }
 
-/// [`selection`] with this tuning, whatever the settings say.
+/// [`selection`] with this tuning, whatever the settings say. In a host ranks reach each other as `near` says.
 pub(crate) fn tuned_selection(
     config: &Config,
     n: u32,
     (reach, cores): (Reach, u32),
+    (nodes, near): (&[u32], Reach),
     tuning: &Tuning,
 ) -> Result<Selection> {
     let level = match config.determinism() {
@@ -566,7 +568,8 @@ pub(crate) fn tuned_selection(
     let allow = config.algo().map_or(Ok(Allow::default()), |choices| allow(choices, &user))?;
     let (rates, rules) = (tuning.rates(reach).on(n, cores), tuning.rules(reach, n));
     let max_channels = most_channels(config);
-    let inputs = Inputs { n, rates, max_channels, max_peers: MOST_PEERS, level, allow, user, rules };
+    let nodes = Nodes::new(nodes, tuning.rates(near));
+    let inputs = Inputs { n, rates, nodes, max_channels, max_peers: MOST_PEERS, level, allow, user, rules };
     select(inputs)
 }
 

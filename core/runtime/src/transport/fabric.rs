@@ -353,6 +353,15 @@ impl Fabric {
         Ok(hosts.map(|ranks| ranks.len() as u32).collect())
     }
 
+    /// Whether the ranks of every host follow each other. The same on all ranks. Errors: not connected.
+    pub(crate) fn hosts_are_whole(&self) -> Result<bool> {
+        let infos = &self.connected()?.infos;
+        let hosts = infos.chunk_by(|one, next| one.is_on_host_of(next));
+        let mut names: Vec<&str> = hosts.map(|ranks| ranks[0].process.host.as_str()).collect();
+        names.sort_unstable();
+        Ok(names.windows(2).all(|pair| pair[0] != pair[1]))
+    }
+
     /// Whether everything posted is on its way: nothing waits in this process for the network.
     pub fn is_flushed(&self) -> bool {
         self.net_senders.iter().all(|edge| self.senders[*edge].idle())

@@ -218,6 +218,9 @@ impl Setting {
                 "take fewer ranks or another algorithm",
             )
         })?;
+        let per_node = self.machine.devices_per_node;
+        let by_nodes = algorithm.is_two_level() && self.host.is_none() && n > per_node;
+        let plan = if by_nodes { plan.clone().with_bundle(per_node).unwrap_or(plan) } else { plan };
         let role = plan.role(Place(n / 2), Place(self.root.0));
         let widest = plan.program_of(role).check(n).map_or(1, |program| program.widest());
         let elements = bytes as usize / self.element_bytes;

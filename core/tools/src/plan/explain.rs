@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use ccl::exec::{Reach, selection};
 use ccl::plan::select::{Candidate, Selection};
-use ccl::{Collective, Config, Result};
+use ccl::{Collective, Config, Error, Result};
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::parse_collective;
@@ -23,12 +24,15 @@ pub(crate) struct Args {
     /// Sizes, as in 8,64K,1M [default: where the choice changes]
     #[arg(short, long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_bytes)]
     bytes: Vec<u64>,
-    /// Number of ranks
-    #[arg(short, long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    nranks: u32,
-    /// How the farthest rank is reached
-    #[arg(long, default_value = "memory-direct")]
-    path: Way,
+    /// Number of ranks [default: those of all nodes, or 4]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    nranks: Option<u32>,
+    /// Ranks of each node, as in 4,4,2 or 16x8 for 16 nodes of 8; nodes reach each other over a network
+    #[arg(long, value_name = "RANKS", value_delimiter = ',', value_parser = parse_nodes)]
+    nodes: Vec<Stretch>,
+    /// How the farthest rank is reached [default: memory-direct, or network if there are several nodes]
+    #[arg(long)]
+    path: Option<Way>,
     /// Cores that the ranks share, but over a network [default: this machine's]
     #[arg(long, value_name = "N")]
     cores: Option<u32>,
@@ -37,8 +41,15 @@ pub(crate) struct Args {
     json: bool,
 }
 
+/// So many nodes of so many ranks each.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    nodes: u32,
+    ranks: u32,
+}
+
 /// How ranks reach each other.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Debug, clap::ValueEnum)]
 enum Way {
     /// All share memory, and may not read each other's
     Memory,
@@ -52,23 +63,65 @@ enum Way {
 
 /// Explains.
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
-    let cores = match args.path {
+    let nodes = nodes(args)?;
+    let n = if nodes.is_empty() { args.nranks.unwrap_or(4) } else { nodes.iter().sum() };
+    let path = path(args.path, nodes.len())?;
+    let cores = match path {
         Way::Network => 0,
         _ => args.cores.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
     };
-    let reach = match args.path {
+    let reach = match path {
         Way::Memory => Reach::Memory,
         Way::MemoryDirect => Reach::MemoryDirect,
         Way::Loopback => Reach::Loopback,
         Way::Network => Reach::Network,
     };
-    let selection = selection(&Config::load()?, args.nranks, reach, cores)?;
+    let selection = selection(&Config::load()?, n, reach, cores, &nodes)?;
     text::print(&match (args.json, args.bytes.is_empty()) {
         (true, _) => format!("{}\n", json_of(args, &selection)),
         (false, true) => ranges(args.collective, &selection),
         (false, false) => reasons(args, &selection),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The ranks of each node, if any were asked for.
+fn nodes(args: &Args) -> Result<Vec<u32>> {
+    let n: u64 = args.nodes.iter().map(|stretch| u64::from(stretch.nodes) * u64::from(stretch.ranks)).sum();
+    match args.nranks {
+        Some(asked) if n > 0 && u64::from(asked) != n => Err(Error::usage(
+            format!("expected nodes of {asked} ranks together, found {n}"),
+            "leave out -n, which follows from --nodes",
+        )),
+        _ if n > 1 << 20 => Err(Error::usage(
+            format!("expected nodes of at most {} ranks, found {n}", 1 << 20),
+            "ask for fewer or smaller nodes",
+        )),
+        _ => Ok(args.nodes.iter().flat_map(|stretch| (0..stretch.nodes).map(|_| stretch.ranks)).collect()),
+    }
+}
+
+/// How the farthest rank is reached, with so many nodes.
+fn path(asked: Option<Way>, nodes: usize) -> Result<Way> {
+    match asked {
+        None if nodes > 1 => Ok(Way::Network),
+        Some(path) if nodes > 1 && path != Way::Network => {
+            let shown = path.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+            Err(Error::usage(
+                format!("expected --path network between {nodes} nodes, found {shown}"),
+                "leave out --path, or --nodes",
+            ))
+        }
+        path => Ok(path.unwrap_or(Way::MemoryDirect)),
+    }
+}
+
+/// 8, or 16x8.
+fn parse_nodes(text: &str) -> Result<Stretch, String> {
+    let number = |text: &str| text.trim().parse().ok().filter(|number| (1..=1 << 20).contains(number));
+    let (nodes, ranks) = text.split_once('x').unwrap_or(("1", text));
+    let stretch = number(nodes).zip(number(ranks)).map(|(nodes, ranks)| Stretch { nodes, ranks });
+    stretch.ok_or_else(|| format!("expected ranks of a node, as in 8, or 16x8 for 16 nodes, found `{text}`"))
 }
 
 /// The choice for every size.
@@ -121,7 +174,8 @@ fn json_of(args: &Args, selection: &Selection) -> Value {
     };
     json!({
         "collective": args.collective.name(),
-        "ranks": args.nranks,
+        "ranks": selection.inputs().n,
+        "nodes": selection.inputs().known_nodes().map(|nodes| nodes.sizes()),
         "ranges": selection.table(args.collective).iter().map(range).collect::<Vec<_>>(),
         "sizes": args.bytes.iter().map(size).collect::<Vec<_>>(),
     })
