@@ -97,6 +97,7 @@ fn golden_tables() {
 
 /// By nodes, their links, and what is between them and in them.
 #[test]
+// long: one table
 fn golden_tables_of_nodes() {
     let memory = Rates::SHARED_MEMORY;
     let golden = [
