@@ -7,10 +7,9 @@ use ccl_plan::{Channel, Rank};
 use super::checksum::{ChecksumReceive, ChecksumSend, TRAILER_BYTES};
 use super::edge::{EdgeName, ReceiveKind, SendKind};
 use super::fault;
-use super::net::{Network, Peers, SlotShape};
+use super::net::{Network, Peers, SlotShape, Vigil};
 use super::shm::{MemoryReceive, MemorySend, Neighbours};
 use super::trace::{TraceReceive, TraceSend};
-use super::vigil::Vigil;
 use super::{
     Bell, Checksum, EdgeKey, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo, TransportSettings,
     WaitSettings,

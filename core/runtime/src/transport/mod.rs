@@ -35,8 +35,7 @@ mod relay;
 mod settings;
 mod shm;
 mod trace;
-pub mod vigil;
-mod waiting;
+pub mod waiting;
 
 pub use copy::Message;
 pub(crate) use edge::Lends;

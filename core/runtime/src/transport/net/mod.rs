@@ -12,7 +12,7 @@
 //! consumer posts the receive when it has got there, and until then the network holds the sender
 //! back. What was lent is back when the network has taken it.
 //!
-//! Nothing here blocks; whoever waits polls.
+//! Nothing here blocks; whoever waits polls, or sleeps on what the rank's vigil watches.
 
 #[cfg(test)]
 pub(crate) mod counted;
@@ -23,8 +23,10 @@ mod opening;
 mod receive;
 mod send;
 mod slots;
+mod vigil;
 
 pub use network::NetSettings;
 pub(crate) use network::{LONGEST_LENT_BYTES, Network, Peers, SlotShape};
 pub(crate) use receive::NetReceive;
 pub(crate) use send::NetSend;
+pub(crate) use vigil::Vigil;

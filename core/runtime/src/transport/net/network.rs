@@ -10,13 +10,13 @@ use ccl_plugin_host::{LogFn, NetContext, NetPlugin, Properties};
 use super::greeting::{Ends, GREETING_BYTES, greeting};
 use super::opening::{Opening, Serves};
 use super::slots::HEADER_BYTES;
+use super::vigil::Vigil;
 use super::{NetReceive, NetSend, errors};
 use crate::config::{Kind, NameFilter};
 use crate::error::{Error, Result};
 use crate::memory::Ledger;
 use crate::transport::edge::{ReceiveKind, SendKind};
 use crate::transport::relay::NET_TOPICS;
-use crate::transport::vigil::Vigil;
 use crate::transport::{EdgeKey, ReceiveEdge, Relay, SendEdge, TransportInfo};
 
 /// Which network, and how it is set.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::thread::futex;
 
 use super::layout::Region;
-use crate::transport::vigil::Vigil;
+use crate::transport::net::Vigil;
 
 /// The two words in a region's header.
 #[repr(C, align(128))]
