@@ -22,7 +22,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use ccl_plan::Rank;
-use tracing::debug;
 
 pub use alarm::Alarm;
 pub use verdict::{Report, Verdict};
@@ -252,12 +251,14 @@ impl Control {
         let advice = "nothing to do: the caller asked for it";
         let error = Error::new(Fault::Aborted, format!("aborted by the caller: {reason}"), advice);
         let error = error.on(shared.rank);
-        let first = shared.raise_first(error.clone());
-        shared.end_children(&error);
-        if first && shared.n > 1 {
-            let announced = shared.send(&ToRoot::Abort { reason: wire::bounded(reason) });
-            debug!(target: "ccl::control", rank = shared.rank.0, ?announced, "abort: {reason}");
+        // Before the alarm: who is woken by it may leave before this goes on.
+        if shared.n > 1 && !shared.alarm.raised() {
+            shared.desk().aborting.get_or_insert_with(|| reason.to_owned());
         }
+        shared.raise_first(error.clone());
+        shared.end_children(&error);
+        shared.say_abort();
+        shared.desk().aborting = None;
     }
 
     /// Leaves the communicator: the others will not take this rank for dead.

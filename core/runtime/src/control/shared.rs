@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ccl_plan::Rank;
+use tracing::debug;
 
 use crate::bootstrap::process::Process;
 use crate::bootstrap::tcp::Outbox;
@@ -68,6 +69,8 @@ pub(super) struct Desk {
     pub(super) left: BTreeSet<u32>,
     /// Why nothing more can be asked of the root.
     pub(super) orphaned: Option<Error>,
+    /// Why this rank aborts, until the root was told.
+    pub(super) aborting: Option<String>,
     /// The error this rank reported, kept whole until the root has elected a cause.
     pub(super) reported: Option<Error>,
     pub(super) verdict: Option<String>,
@@ -288,8 +291,17 @@ impl Shared {
         Some(bytes)
     }
 
+    /// Tells the root that this rank aborts, if it does. Whoever comes first says it, the caller that aborts or one
+    /// that the alarm woke and that leaves; the root takes no notice of a second time.
+    pub(super) fn say_abort(&self) {
+        let Some(reason) = self.desk().aborting.clone() else { return };
+        let announced = self.send(&ToRoot::Abort { reason: wire::bounded(&reason) });
+        debug!(target: "ccl::control", rank = self.rank.0, ?announced, "abort: {reason}");
+    }
+
     /// Sends the leave and lets the control thread forget the connection.
     pub(super) fn leave(&self) {
+        self.say_abort();
         let state = self.board.snapshot();
         let (last_entered, last_completed) = (state.last_entered, state.last_completed);
         // An error says that the connection is closed or the leave is sent already.

@@ -180,6 +180,20 @@ fn an_abort_reaches_everybody() {
 }
 
 #[test]
+fn an_abort_is_told_though_its_alarm_makes_the_rank_leave() {
+    let (controls, _root) = joined(3, &settings(30_000));
+    let leaver = Arc::downgrade(&controls[1].shared);
+    controls[1]
+        .alarm()
+        .on_raise(Box::new(move || leaver.upgrade().into_iter().for_each(|shared| shared.leave())));
+    controls[1].abort("disk full");
+    for control in [&controls[0], &controls[2]] {
+        until("the alarm", SECONDS, || control.alarm().raised());
+        assert_eq!(control.alarm().error().unwrap().cause(), "rank 1 aborted: disk full");
+    }
+}
+
+#[test]
 fn reports_end_in_one_cause() {
     let (controls, _root) = joined(4, &settings(30_000));
     let errors = each(&controls[..3], |control| {
