@@ -12,7 +12,7 @@ mod nodes;
 mod work;
 
 pub use self::counted::Counted;
-pub use self::nodes::{Nodes, Way};
+pub use self::nodes::{Nodes, Traffic};
 use self::work::work;
 use crate::algo::Algorithm;
 use crate::collective::Collective;

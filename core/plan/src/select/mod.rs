@@ -18,7 +18,7 @@ use self::rules::{bounds, ruling};
 pub use self::user::{Refusal, UserAlgorithm};
 use crate::algo::{Algorithm, algorithms};
 use crate::collective::Collective;
-use crate::cost::{Nodes, Rates, Way, cost};
+use crate::cost::{Nodes, Rates, Traffic, cost};
 use crate::fingerprint::Fingerprint;
 pub use crate::level::Level;
 use crate::plan::Plan;
@@ -275,14 +275,14 @@ struct Question<'a> {
     inputs: &'a Inputs,
     collective: Collective,
     /// How the links between nodes and in them are used, where nodes are known.
-    ways: Vec<(Algorithm, Way)>,
+    traffic: Vec<(Algorithm, Traffic)>,
 }
 
 impl Question<'_> {
     fn new(inputs: &Inputs, collective: Collective) -> Question<'_> {
-        let way = |nodes: &Nodes, algorithm| (algorithm, nodes.way(collective, algorithm, &inputs.rates));
-        let ways = |nodes| algorithms(collective).iter().map(|algorithm| way(nodes, *algorithm)).collect();
-        Question { inputs, collective, ways: inputs.known_nodes().map_or_else(Vec::new, ways) }
+        let of = |nodes: &Nodes, algorithm| (algorithm, nodes.traffic(collective, algorithm, &inputs.rates));
+        let all = |nodes| algorithms(collective).iter().map(|algorithm| of(nodes, *algorithm)).collect();
+        Question { inputs, collective, traffic: inputs.known_nodes().map_or_else(Vec::new, all) }
     }
 
     /// What the rules say of sizes up to `bound`, or else the fastest that may be used for `bytes`; among equals
@@ -329,9 +329,9 @@ impl Question<'_> {
     fn time_ns(&self, choice: Choice, bytes: u64) -> f64 {
         let Question { inputs, collective, .. } = *self;
         let Choice { algorithm, channels } = choice;
-        let way = self.ways.iter().find(|(known, _)| *known == algorithm);
-        if let (Some(nodes), Some((_, way))) = (inputs.known_nodes(), way) {
-            return nodes.time_ns((collective, algorithm, way), bytes, &inputs.rates, channels);
+        let traffic = self.traffic.iter().find(|(known, _)| *known == algorithm);
+        if let (Some(nodes), Some((_, traffic))) = (inputs.known_nodes(), traffic) {
+            return nodes.time_ns((collective, algorithm, traffic), bytes, &inputs.rates, channels);
         }
         let cost = match inputs.user_algorithm(collective) {
             Some(user) if algorithm == Algorithm::User => user.counted().cost(bytes, &inputs.rates, channels),

@@ -6,8 +6,8 @@
 //! adapter of its own, links are as many as ranks, and the same formulas hold: only what one rank sends counts then, and what
 //! keeps bytes in a node has less to win.
 //!
-//! A [`Way`] is what an algorithm's plan takes of both kinds of links, for each byte of S: messages between nodes and in one on the
-//! longest way; bytes through the busiest link of any node, in the direction that has more; bytes that one rank sends in
+//! A [`Traffic`] is what an algorithm's plan takes of both kinds of links, for each byte of S: messages between nodes and in one on the
+//! longest path; bytes through the busiest link of any node, in the direction that has more; bytes that one rank sends in
 //! its node. With N nodes of g ranks each:
 //!
 //! | algorithm of all-reduce | messages between nodes | in a node | bytes through a node's link |
@@ -26,7 +26,7 @@
 //! exchanges at distances; bytes through links are exact but for those of `swing` and of ranks in pairs, which are an upper
 //! bound. The root is taken for rank 0, and cores for enough: the nodes of a network are not on one host.
 
-mod ways;
+mod traffic;
 
 #[cfg(test)]
 mod tests;
@@ -48,10 +48,10 @@ pub struct Nodes {
 
 /// What a plan takes of the links between nodes and in them; bytes for each byte of S.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Way {
-    /// Messages to another node, on the longest way.
+pub struct Traffic {
+    /// Messages to another node, on the longest path.
     pub far_messages: u64,
-    /// Messages in a node, on that way.
+    /// Messages in a node, on that path.
     pub near_messages: u64,
     /// Bytes through the busiest link of any node to the others.
     pub link_bytes: f64,
@@ -116,16 +116,16 @@ impl Nodes {
         self.links
     }
 
-    /// What an algorithm takes of both kinds of links. `rates` are those between nodes: with them it is found which way is
+    /// What an algorithm takes of both kinds of links. `rates` are those between nodes: with them it is found which path is
     /// the longest. Takes a time in the order of n where there are trees, of nodes elsewhere.
-    pub fn way(&self, collective: Collective, algorithm: Algorithm, rates: &Rates) -> Way {
-        ways::way(self, collective, algorithm, rates)
+    pub fn traffic(&self, collective: Collective, algorithm: Algorithm, rates: &Rates) -> Traffic {
+        traffic::traffic(self, collective, algorithm, rates)
     }
 
-    /// The time of a call of `bytes` over `channels` channels, if this is the algorithm's way.
+    /// The time of a call of `bytes` over `channels` channels, if this is the algorithm's traffic.
     pub fn time_ns(
         &self,
-        (collective, algorithm, way): (Collective, Algorithm, &Way),
+        (collective, algorithm, traffic): (Collective, Algorithm, &Traffic),
         bytes: u64,
         rates: &Rates,
         channels: u16,
@@ -136,26 +136,28 @@ impl Nodes {
         let path = self.path(collective, algorithm, &load);
         let all = bytes as f64;
         let [far_slowed, near_slowed] = [rates, near].map(|rates| rates.slowed(all));
-        let far_moves = path.moves as f64 * way.far_moves;
+        let far_moves = path.moves as f64 * traffic.far_moves;
         let steps_ns = |rates: &Rates, messages: u64, moves: f64| {
             (messages as f64 * rates.message_ns + moves * rates.move_ns) * rates.turns(channels)
         };
-        let steps_ns = steps_ns(rates, way.far_messages, far_moves)
-            + steps_ns(near, way.near_messages, path.moves as f64 - far_moves);
-        let latency_ns = way.far_messages as f64 * rates.alpha_ns + way.near_messages as f64 * near.alpha_ns;
+        let steps_ns = steps_ns(rates, traffic.far_messages, far_moves)
+            + steps_ns(near, traffic.near_messages, path.moves as f64 - far_moves);
+        let latency_ns =
+            traffic.far_messages as f64 * rates.alpha_ns + traffic.near_messages as f64 * near.alpha_ns;
         let far_beta = rates.beta_ns_per_byte * far_slowed;
         let channel_beta = rates.channel_beta_ns_per_byte / per_channel * far_slowed;
         let near_beta = near.beta_ns_per_byte.max(near.channel_beta_ns_per_byte / per_channel) * near_slowed;
-        let through_ns = (way.link_bytes * far_beta).max(way.rank_bytes * channel_beta);
-        let together_ns = ((1.0 - way.alone) * through_ns).max(way.beside_bytes * near_beta);
-        let bytes_ns = way.alone * through_ns + together_ns + way.apart_bytes * near_beta;
-        let Fill { share, far, near } = way.fill;
+        let through_ns = (traffic.link_bytes * far_beta).max(traffic.rank_bytes * channel_beta);
+        let together_ns = ((1.0 - traffic.alone) * through_ns).max(traffic.beside_bytes * near_beta);
+        let bytes_ns = traffic.alone * through_ns + together_ns + traffic.apart_bytes * near_beta;
+        let Fill { share, far, near } = traffic.fill;
         let chunk = share * all / load.passes((share * all) as u64) as f64;
         let fill_ns = chunk * (far * far_beta.max(channel_beta) + near * near_beta);
         let folds_ns =
             path.folded_bytes * rates.gamma_ns_per_byte * far_slowed / rates.side_by_side(channels);
         let waits_ns = latency_ns + fill_ns;
-        let sent_ns = if way.meanwhile { waits_ns.max(all * bytes_ns) } else { waits_ns + all * bytes_ns };
+        let sent_ns =
+            if traffic.meanwhile { waits_ns.max(all * bytes_ns) } else { waits_ns + all * bytes_ns };
         steps_ns + sent_ns + folds_ns
     }
 

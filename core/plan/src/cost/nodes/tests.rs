@@ -9,7 +9,7 @@ use crate::machine::traffic::Traffic;
 use crate::machine::{Buffers, Case, Domain, Stage, walk};
 use crate::plan::Plan;
 
-/// Messages between nodes take so much longer than in them that no way with more of them is shorter.
+/// Messages between nodes take so much longer than in them that no path with more of them is shorter.
 const FAR: Rates = Rates { alpha_ns: 1000.0, ..QUIET };
 const NEAR: Rates = Rates { alpha_ns: 10.0, ..QUIET };
 const QUIET: Rates = Rates {
@@ -65,7 +65,7 @@ fn cases() -> impl Iterator<Item = (Collective, Algorithm, &'static [u32])> {
 /// The upper bounds are as near as this. Latencies where nodes are equal powers of two are exact, but for those of
 /// Swing, and of rings that wait for credits.
 #[test]
-fn messages_are_those_on_the_longest_way() {
+fn messages_are_those_on_the_longest_path() {
     for (collective, algorithm, sizes) in cases() {
         let nodes = nodes(sizes);
         let node = node_of(&nodes);
@@ -74,8 +74,8 @@ fn messages_are_those_on_the_longest_way() {
             Link { alpha_ns: rates.alpha_ns, beta_ns_per_byte: 0.0 }
         };
         let clock = walked(collective, algorithm, sizes, Clock::new(link, 0.0, 1)).0.finish();
-        let way = nodes.way(collective, algorithm, &FAR);
-        let ns = way.far_messages as f64 * FAR.alpha_ns + way.near_messages as f64 * NEAR.alpha_ns;
+        let traffic = nodes.traffic(collective, algorithm, &FAR);
+        let ns = traffic.far_messages as f64 * FAR.alpha_ns + traffic.near_messages as f64 * NEAR.alpha_ns;
         let regular = sizes.iter().all(|size| *size == sizes[0] && size.is_power_of_two());
         let (least, most) = match algorithm {
             Algorithm::Swing => (1.0, 2.0),
@@ -106,7 +106,7 @@ fn bytes_through_links_are_what_a_walk_counts() {
             }
         }
         let counted = cut.iter().flatten().max().copied().unwrap_or(0) as f64 / all as f64;
-        let link = nodes.way(collective, algorithm, &FAR).link_bytes;
+        let link = nodes.traffic(collective, algorithm, &FAR).link_bytes;
         let (least, most) = match (collective, algorithm) {
             // Up, and then down: a link is busy in one direction at a time.
             (Collective::AllReduce, Algorithm::Binomial) => (1.0, 2.0),
@@ -141,8 +141,8 @@ fn bytes_take_about_as_long_as_a_clock_says() {
             };
             let (clock, all) = walked(collective, algorithm, sizes, Clock::new(link, 0.0, 1));
             let (clock, far) = (clock.finish().ns, rates(far));
-            let way = nodes.way(collective, algorithm, &far);
-            let ns = nodes.time_ns((collective, algorithm, &way), all as u64, &far, 1);
+            let traffic = nodes.traffic(collective, algorithm, &far);
+            let ns = nodes.time_ns((collective, algorithm, &traffic), all as u64, &far, 1);
             let (least, most) = match algorithm {
                 Algorithm::Ring | Algorithm::TwoLevel | Algorithm::TwoLevelHalving => (0.99, 1.01),
                 Algorithm::DoubleTree => (0.87, 1.5),
@@ -161,8 +161,8 @@ fn ranks_share_links() {
     let (sizes, bytes) = ([8; 4], 1 << 30);
     let time = |links, algorithm| {
         let nodes = nodes(&sizes).with_links(links);
-        let way = nodes.way(Collective::AllReduce, algorithm, &FAR);
-        nodes.time_ns((Collective::AllReduce, algorithm, &way), bytes, &FAR, 1) / bytes as f64
+        let traffic = nodes.traffic(Collective::AllReduce, algorithm, &FAR);
+        nodes.time_ns((Collective::AllReduce, algorithm, &traffic), bytes, &FAR, 1) / bytes as f64
     };
     let near = |a: f64, b: f64| (a - b).abs() < 1e-3;
     // One rank sends out of a node: links make no difference.

@@ -1,17 +1,17 @@
-//! The ways of all algorithms among nodes.
+//! The traffic of all algorithms among nodes.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::super::Rates;
 use super::super::work::with_bit;
-use super::{Fill, Nodes, Way};
+use super::{Fill, Nodes, Traffic};
 use crate::algo::pairs::Pairs;
 use crate::algo::{Algorithm, double_tree, rounds, swing};
 use crate::collective::Collective;
 
-/// The way of an algorithm; see [`Nodes::way`].
-pub(super) fn way(nodes: &Nodes, collective: Collective, algorithm: Algorithm, rates: &Rates) -> Way {
+/// The traffic of an algorithm; see [`Nodes::traffic`].
+pub(super) fn traffic(nodes: &Nodes, collective: Collective, algorithm: Algorithm, rates: &Rates) -> Traffic {
     let n = nodes.n;
     let block = 1.0 / f64::from(n);
     let weights = [rates, &nodes.near].map(|rates| rates.alpha_ns + rates.message_ns);
@@ -50,11 +50,11 @@ pub(super) fn way(nodes: &Nodes, collective: Collective, algorithm: Algorithm, r
     }
 }
 
-impl Way {
+impl Traffic {
     /// The same twice, one after the other.
-    fn twice(self) -> Way {
+    fn twice(self) -> Traffic {
         let Fill { share, far, near } = self.fill;
-        Way {
+        Traffic {
             far_messages: 2 * self.far_messages,
             near_messages: 2 * self.near_messages,
             link_bytes: 2.0 * self.link_bytes,
@@ -68,12 +68,12 @@ impl Way {
 
     /// And before and behind it a vector from the second of each pair to the first and back, for which so many messages are
     /// waited; up to so many pairs of a node are `torn`, of two nodes.
-    fn with_pairs(self, pairs: Pairs, torn: f64, waits: u64) -> Way {
+    fn with_pairs(self, pairs: Pairs, torn: f64, waits: u64) -> Traffic {
         if pairs.count == 0 {
             return self;
         }
         let (far, near) = if torn > 0.0 { (waits, 0) } else { (0, waits) };
-        Way {
+        Traffic {
             far_messages: self.far_messages + far,
             near_messages: self.near_messages + near,
             link_bytes: self.link_bytes + torn,
@@ -88,7 +88,7 @@ impl Nodes {
     /// Once or twice around the ring but for the last hop of each round: hops that follow each other are left out where most of
     /// them stay in a node. A credit from another node takes as long as a message, so where nodes are large it is what
     /// the last rank of a node waits for, once for as many messages as an edge has slots.
-    fn ring(&self, times: u32, weights: [f64; 2]) -> Way {
+    fn ring(&self, times: u32, weights: [f64; 2]) -> Traffic {
         let hops = times * (self.n - 1);
         // Of two hops beside each other, one may have to leave a node.
         let left_out = u32::from(times == 2 && self.most() == 2);
@@ -98,7 +98,7 @@ impl Nodes {
         let (far, near) = if weight(waits) > weight(around) { waits } else { around };
         let bytes = f64::from(hops) / f64::from(self.n);
         let fill = Fill { share: 1.0 / f64::from(self.n), far: around.0.into(), near: around.1.into() };
-        Way {
+        Traffic {
             far_messages: far.into(),
             near_messages: near.into(),
             link_bytes: bytes,
@@ -108,14 +108,14 @@ impl Nodes {
             meanwhile: true,
             // Where a node ends is a rank whose every Move sends out of it.
             far_moves: 1.0,
-            ..Way::default()
+            ..Traffic::default()
         }
     }
 
     /// From the root all around, out of so many nodes.
-    fn chain(&self, far: u32) -> Way {
+    fn chain(&self, far: u32) -> Traffic {
         let near = self.n - 1 - far;
-        Way {
+        Traffic {
             far_messages: far.into(),
             near_messages: near.into(),
             link_bytes: 1.0,
@@ -123,18 +123,18 @@ impl Nodes {
             beside_bytes: 1.0,
             fill: Fill { share: 1.0, far: f64::from(far) - 1.0, near: near.into() },
             far_moves: 1.0,
-            ..Way::default()
+            ..Traffic::default()
         }
     }
 
     /// Rings in nodes and rails between them, which take so many messages each way. In a node that is larger than the smallest
     /// ranks without a part pass all parts on, and the first one goes around the node before the others follow.
-    fn two_levels(&self, between: u32) -> Way {
+    fn two_levels(&self, between: u32) -> Traffic {
         let (most, least, count) = (self.most(), f64::from(self.least()), f64::from(self.count()));
         let held = if most == self.least() { most - 1 } else { self.least() };
         let rail = 2.0 * (count - 1.0) / count / least;
         let (far, near) = (2 * between, 2 * (most - 1));
-        Way {
+        Traffic {
             far_messages: far.into(),
             near_messages: near.into(),
             link_bytes: self.through(least, rail),
@@ -142,31 +142,31 @@ impl Nodes {
             apart_bytes: 2.0 * f64::from(held) / least,
             fill: Fill { share: 1.0 / least, far: 0.0, near: 2.0 * f64::from(most - 1 - held) },
             far_moves: f64::from(far + 1) / f64::from(far + near + 3),
-            ..Way::default()
+            ..Traffic::default()
         }
     }
 
     /// So much from every rank to each other.
-    fn direct(&self, share: f64) -> Way {
+    fn direct(&self, share: f64) -> Traffic {
         let link = |size: &u32| self.through((*size).into(), share * f64::from(self.n - size));
-        Way {
+        Traffic {
             far_messages: 1,
             link_bytes: self.sizes.iter().map(link).fold(0.0, f64::max),
             rank_bytes: share * f64::from(self.n - self.least()),
             apart_bytes: share * f64::from(self.most() - 1),
             far_moves: f64::from(self.n - self.least()) / f64::from(self.n - 1),
-            ..Way::default()
+            ..Traffic::default()
         }
     }
 
     /// So much from the root to each other rank, or from each to the root.
-    fn rooted(&self, share: f64) -> Way {
+    fn rooted(&self, share: f64) -> Traffic {
         let bytes = share * f64::from(self.n - self.sizes[0]);
-        Way { link_bytes: bytes, rank_bytes: bytes, ..self.direct(share) }
+        Traffic { link_bytes: bytes, rank_bytes: bytes, ..self.direct(share) }
     }
 
     /// Rounds in which every rank sends so much so far.
-    fn shifts(&self, steps: impl Iterator<Item = (u32, f64)>) -> Way {
+    fn shifts(&self, steps: impl Iterator<Item = (u32, f64)>) -> Traffic {
         let steps: Vec<(u32, f64)> = steps.collect();
         let mut sizes = self.sizes.clone();
         sizes.sort_unstable();
@@ -178,10 +178,10 @@ impl Nodes {
         let shares: Vec<f64> = steps.iter().map(|(_, share)| *share).collect();
         let (far_messages, near_messages) = self.hops(steps.iter().map(|(distance, _)| *distance));
         let far_moves = far_messages as f64 / steps.len().max(1) as f64;
-        Way { far_messages, near_messages, far_moves, ..self.exchanges(&shares, &sizes, leave) }
+        Traffic { far_messages, near_messages, far_moves, ..self.exchanges(&shares, &sizes, leave) }
     }
 
-    /// Messages between nodes and in one on a way of such distances. From that of a node on all leave it; a way of shorter ones
+    /// Messages between nodes and in one on a path of such distances. From that of a node on all leave it; a path of shorter ones
     /// leaves nodes as often as it is long.
     fn hops(&self, distances: impl Iterator<Item = u32>) -> (u64, u64) {
         let least = self.least();
@@ -198,27 +198,27 @@ impl Nodes {
 
     /// The bytes of rounds one after the other, in which every rank sends such shares: `leave` says how many of the `sizes`
     /// of a node send theirs out of it.
-    fn exchanges(&self, shares: &[f64], sizes: &[u32], leave: impl Fn(usize, usize) -> u32) -> Way {
-        let (mut way, mut alone) = (Way::default(), 0.0);
+    fn exchanges(&self, shares: &[f64], sizes: &[u32], leave: impl Fn(usize, usize) -> u32) -> Traffic {
+        let (mut traffic, mut alone) = (Traffic::default(), 0.0);
         for (step, share) in shares.iter().enumerate() {
             let leaving = || (0..sizes.len()).map(|node| leave(step, node));
             let through = leaving().map(|ranks| self.through(ranks.into(), *share)).fold(0.0, f64::max);
             if leaving().all(|ranks| ranks == 0) {
-                way.apart_bytes += share;
+                traffic.apart_bytes += share;
                 continue;
             }
-            way.link_bytes += through;
-            way.rank_bytes += share;
+            traffic.link_bytes += through;
+            traffic.rank_bytes += share;
             match leaving().zip(sizes).all(|(ranks, size)| ranks == *size) {
                 true => alone += through,
-                false => way.beside_bytes += share,
+                false => traffic.beside_bytes += share,
             }
         }
-        Way { alone: if alone > 0.0 { alone / way.link_bytes } else { 0.0 }, ..way }
+        Traffic { alone: if alone > 0.0 { alone / traffic.link_bytes } else { 0.0 }, ..traffic }
     }
 
     /// Recursive doubling: in round k seats that differ in bit k exchange S.
-    fn doubling(&self) -> Way {
+    fn doubling(&self) -> Traffic {
         let pairs = Pairs::of(self.n);
         let (seats, torn) = (self.seats(pairs), self.torn(pairs));
         let sizes: Vec<u32> = seats.iter().map(|(first, end)| end - first).collect();
@@ -232,7 +232,7 @@ impl Nodes {
             end - first - both
         };
         let shares = vec![1.0; pairs.rounds as usize];
-        let way = self.exchanges(&shares, &sizes, leave);
+        let traffic = self.exchanges(&shares, &sizes, leave);
         let far =
             (0..shares.len()).filter(|k| (0..seats.len()).any(|node| leave(*k, node) > 0)).count() as u64;
         // As where all links are alike: whether all wait for a pair or only some.
@@ -242,13 +242,14 @@ impl Nodes {
             _ => 1,
         };
         let far_moves = far as f64 / shares.len() as f64;
-        let way = Way { far_messages: far, near_messages: shares.len() as u64 - far, far_moves, ..way };
-        way.with_pairs(pairs, torn, waits)
+        let traffic =
+            Traffic { far_messages: far, near_messages: shares.len() as u64 - far, far_moves, ..traffic };
+        traffic.with_pairs(pairs, torn, waits)
     }
 
     /// Swing: of the seats of a node d + 1 or, in every other step and if the first is even, d − 1 have their partner at distance
     /// d outside.
-    fn swing(&self) -> Way {
+    fn swing(&self) -> Traffic {
         let pairs = Pairs::of(self.n);
         let (seats, torn) = (self.seats(pairs), self.torn(pairs));
         let sizes: Vec<u32> = seats.iter().map(|(first, end)| end - first).collect();
@@ -259,17 +260,17 @@ impl Nodes {
             leave.min(sizes[node])
         };
         let shares: Vec<f64> = (0..pairs.rounds).map(|step| 1.0 / f64::from(2_u32 << step)).collect();
-        let way = self.exchanges(&shares, &sizes, leave);
+        let traffic = self.exchanges(&shares, &sizes, leave);
         // In other rounds others leave a node: nothing is taken to go side by side.
-        let (apart_bytes, beside_bytes) = (way.apart_bytes + way.beside_bytes, 0.0);
-        let way = Way { apart_bytes, beside_bytes, ..way };
+        let (apart_bytes, beside_bytes) = (traffic.apart_bytes + traffic.beside_bytes, 0.0);
+        let traffic = Traffic { apart_bytes, beside_bytes, ..traffic };
         // Where ranks stand in pairs, seats are farther apart than distances say.
         let (far_messages, near_messages) = match pairs.count {
             0 => self.hops((0..pairs.rounds).map(|step| swing::distance(step).unsigned_abs())),
             _ => (pairs.rounds.into(), 0),
         };
         let far_moves = far_messages as f64 / shares.len() as f64;
-        Way { far_messages, near_messages, far_moves, ..way }.twice().with_pairs(pairs, torn, 2)
+        Traffic { far_messages, near_messages, far_moves, ..traffic }.twice().with_pairs(pairs, torn, 2)
     }
 
     /// The seats of each node: the first, and the one behind the last.
@@ -284,23 +285,23 @@ impl Nodes {
     }
 
     /// A tree of one lane: what a rank sends to its node and to others it sends one after the other.
-    fn one_tree(&self, tree: &Tree<'_>, weights: [f64; 2]) -> Way {
+    fn one_tree(&self, tree: &Tree<'_>, weights: [f64; 2]) -> Traffic {
         let grown = self.grow(tree, weights);
         let link = grown.cut.iter().map(|[sent, got]| sent.max(*got)).fold(0.0, f64::max);
         let (far, near) = grown.depth;
-        Way {
+        Traffic {
             far_messages: far,
             near_messages: near,
             link_bytes: grown.rank_bytes.max(link / f64::from(self.links)),
             rank_bytes: grown.rank_bytes,
             apart_bytes: grown.near_bytes,
             far_moves: grown.far_moves,
-            ..Way::default()
+            ..Traffic::default()
         }
     }
 
     /// Two trees, up and down at once, each for half of the vector.
-    fn two_trees(&self, weights: [f64; 2]) -> Way {
+    fn two_trees(&self, weights: [f64; 2]) -> Traffic {
         let [one, other] = [false, true].map(|second| {
             let parent = |place| double_tree::parent(self.n, place, second);
             self.grow(&Tree { parent: &parent, subtrees: false }, weights)
@@ -310,7 +311,7 @@ impl Nodes {
         let link = both.fold(0.0, f64::max) / 2.0;
         let (far, near) = if one.weight < other.weight { other.depth } else { one.depth };
         let rank_bytes = (one.rank_bytes + other.rank_bytes) / 2.0;
-        Way {
+        Traffic {
             far_messages: 2 * far,
             near_messages: 2 * near,
             link_bytes: rank_bytes.max(link / f64::from(self.links)),
@@ -318,7 +319,7 @@ impl Nodes {
             beside_bytes: (one.near_bytes + other.near_bytes) / 2.0,
             fill: Fill { share: 0.5, far: (2 * far).saturating_sub(1) as f64, near: (2 * near) as f64 },
             far_moves: one.far_moves.max(other.far_moves),
-            ..Way::default()
+            ..Traffic::default()
         }
     }
 
@@ -415,8 +416,8 @@ fn binomial(place: u32) -> Option<u32> {
 }
 
 /// One message to somebody, who may be anywhere.
-fn message() -> Way {
-    Way { far_messages: 1, link_bytes: 1.0, rank_bytes: 1.0, far_moves: 1.0, ..Way::default() }
+fn message() -> Traffic {
+    Traffic { far_messages: 1, link_bytes: 1.0, rank_bytes: 1.0, far_moves: 1.0, ..Traffic::default() }
 }
 
 /// Distances and blocks of Bruck's algorithm, one way.
