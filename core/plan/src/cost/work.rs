@@ -101,9 +101,16 @@ pub(super) const fn with_bit(n: u64, k: u32) -> u64 {
 }
 
 /// Ranks of all subtrees of a binomial tree but the whole: what gathering or scattering block by block sends.
+///
+/// Places whose lowest bit is k have subtrees of 2ᵏ ranks, but for the last of them, which may be cut off.
 fn subtrees(n: u32) -> u64 {
-    let subtree = |place: u32| u64::from((place & place.wrapping_neg()).min(n - place));
-    (1..n).map(subtree).sum()
+    let last = u64::from(n - 1);
+    let of_bit = |k: u32| {
+        let places = ((last >> k) + 1) / 2;
+        let cut_off = if last >> k & 1 == 1 { (1 << k) - 1 - (last & ((1 << k) - 1)) } else { 0 };
+        (places << k) - cut_off
+    };
+    (0..rounds(n)).map(of_bit).sum()
 }
 
 fn two_levels(load: &Load, algorithm: Algorithm) -> (f64, f64, f64, f64) {
@@ -125,6 +132,14 @@ mod tests {
     use crate::algo::algorithms;
     use crate::cost::{Counted, Rates};
     use crate::plan::Plan;
+
+    #[test]
+    fn subtrees_are_summed_as_one_by_one() {
+        for n in 1..=300u32 {
+            let subtree = |place: u32| u64::from((place & place.wrapping_neg()).min(n - place));
+            assert_eq!(subtrees(n), (1..n).map(subtree).sum::<u64>(), "{n} ranks");
+        }
+    }
 
     /// What is counted on a walk, for every algorithm: messages and bytes, and Moves within a third or so.
     #[test]
