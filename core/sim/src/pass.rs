@@ -51,8 +51,7 @@ impl Touched {
         let user = |site: &&Site| matches!(site, Site::Input { .. } | Site::Output { .. });
         let read = step.inputs().iter().filter(user).count() as u8;
         let written = step.outputs().iter().filter(user).count() as u8;
-        let sends_input = u8::from(matches!(step.inputs(), [Site::Input { .. }]));
-        Touched(read | written << 3 | sends_input << 6)
+        Touched(read | written << 3)
     }
 
     /// Inputs in user buffers.
@@ -63,11 +62,6 @@ impl Touched {
     /// Outputs in user buffers.
     pub(crate) fn written(self) -> u8 {
         self.0 >> 3 & 7
-    }
-
-    /// Whether the only input is in the send buffer.
-    pub(crate) fn reads_input(self) -> bool {
-        self.0 >> 6 != 0
     }
 }
 

@@ -217,30 +217,51 @@ pub fn cost(
     let load = Load { n, bytes, pass_bytes: rates.chunk_bytes.max(1) * u64::from(channels.max(1)) };
     let (path, all) = (pushed(collective, algorithm, &load), work(collective, algorithm, &load));
     let pushed = Cost { path, all, bytes: bytes as f64 };
-    if rates.pulls { pulled(collective, algorithm, &load, pushed) } else { pushed }
+    let message_bytes = match collective {
+        Collective::Send | Collective::Recv => bytes,
+        _ => bytes / u64::from(n),
+    };
+    let reads = rates.pulls && read_from_bytes(collective).is_some_and(|from| message_bytes >= from);
+    if reads { pulled(collective, algorithm, &load, pushed) } else { pushed }
+}
+
+/// From how many bytes on a message of a collective is better read where the sender has it than copied into slots
+/// and out of them, if all of its messages can be; `None` if however long it is not. Measured: ADR 0029.
+pub const fn read_from_bytes(collective: Collective) -> Option<u64> {
+    match collective {
+        // Every rank sends and receives at the same time, and one copy is less work than two.
+        Collective::AllGather
+        | Collective::AllGatherV
+        | Collective::AllToAll
+        | Collective::AllToAllV
+        | Collective::ReduceScatter
+        | Collective::ReduceScatterV => Some(32 << 10),
+        // So do many messages. Readers of a scatter work side by side, and the root not at all.
+        Collective::Send | Collective::Recv | Collective::Scatter | Collective::ScatterV => Some(48 << 10),
+        // Half of what is read was just written by another core.
+        Collective::AllReduce => Some(1 << 20),
+        // Who only sends would look on while others copy, and a root that reads would work alone.
+        Collective::Broadcast
+        | Collective::Reduce
+        | Collective::Gather
+        | Collective::GatherV
+        | Collective::Barrier => None,
+    }
 }
 
 /// The same where receivers read what they can out of the sender's memory.
 fn pulled(collective: Collective, algorithm: Algorithm, load: &Load, pushed: Cost) -> Cost {
-    let (n, bytes) = (f64::from(load.n), load.bytes as f64);
-    let Cost { path, all, .. } = pushed;
-    let all = if through_slots(collective, algorithm, load.n) {
-        Counts { moved_bytes: 2.0 * all.moved_bytes, ..all }
-    } else {
-        all
-    };
-    let moved_bytes = match (collective, algorithm) {
+    let Cost { path, all, bytes } = pushed;
+    let moved = |times: f64, counts: Counts| Counts { moved_bytes: times * counts.moved_bytes, ..counts };
+    let copies = if through_slots(collective, algorithm, load.n) { 2.0 } else { 1.0 };
+    let path = match (collective, algorithm) {
         // The readers work side by side, and the root not at all.
-        (Collective::Broadcast, Algorithm::Direct) => bytes,
-        (Collective::Scatter | Collective::ScatterV, Algorithm::Direct) => bytes / n,
-        // A chain reads what the rank before has just written.
-        (Collective::Broadcast, Algorithm::Ring) => 2.0 * path.moved_bytes,
-        // So does a tree, but siblings read side by side.
-        (Collective::Broadcast, Algorithm::Binomial) => 2.0 * path.messages as f64 * bytes,
-        _ if through_slots(collective, algorithm, load.n) => 2.0 * path.moved_bytes,
-        _ => path.moved_bytes,
+        (Collective::Scatter | Collective::ScatterV, Algorithm::Direct) => {
+            Counts { moved_bytes: bytes / f64::from(load.n), ..path }
+        }
+        _ => moved(copies, path),
     };
-    Cost { path: Counts { moved_bytes, ..path }, all, bytes }
+    Cost { path, all: moved(copies, all), bytes }
 }
 
 /// Whether data is copied in and out of slots even where others are read in place: partial results, and spans

@@ -106,7 +106,7 @@ pub(super) const fn with_bit(n: u64, k: u32) -> u64 {
 fn subtrees(n: u32) -> u64 {
     let last = u64::from(n - 1);
     let of_bit = |k: u32| {
-        let places = ((last >> k) + 1) / 2;
+        let places = (last >> k).div_ceil(2);
         let cut_off = if last >> k & 1 == 1 { (1 << k) - 1 - (last & ((1 << k) - 1)) } else { 0 };
         (places << k) - cut_off
     };

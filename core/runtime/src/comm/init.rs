@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::exec;
 use crate::exec::Tuning;
 use crate::exec::engine::{Engine, EngineParts};
-use crate::exec::plans::{self, Cut, Plans, Reach};
+use crate::exec::plans::{self, Cut, Direct, Plans, Reach};
 use crate::transport::{
     Checksum, Fabric, FaultRule, NetSettings, Networking, Relay, SharedMemory, TransportSettings,
     WaitSettings,
@@ -141,12 +141,17 @@ impl Communicator {
         let all = Networking::of_all(&votes);
         let tuning = Tuning::parse(&Networking::beside(&votes[0]))
             .map_err(|error| Error::bug(format!("the tuning of rank 0: {error}")))?;
-        let direct = config.direct() > 0 && fabric.reads_directly();
+        let direct = match config.direct() {
+            _ if !fabric.reads_directly() => Direct::Never,
+            Some(0) => Direct::Never,
+            Some(bytes) => Direct::From(bytes as usize),
+            None => Direct::WhereFaster,
+        };
         let cores = fabric.cores_of_one_host()?;
         let reach = match all.used {
             true if cores > 0 => Reach::Loopback,
             true => Reach::Network,
-            false if direct => Reach::MemoryDirect,
+            false if direct != Direct::Never => Reach::MemoryDirect,
             false => Reach::Memory,
         };
         let network_only = all.used && !all.memory;
@@ -156,12 +161,11 @@ impl Communicator {
         let near = if network_only { Reach::Loopback } else { Reach::Memory };
         let selection = plans::tuned_selection(config, n, (reach, cores), (whole, near), &tuning)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
-        let direct_bytes =
-            (reach == Reach::MemoryDirect).then(|| (config.direct() as usize).min(fabric.slot_bytes()));
+        let direct = if reach == Reach::MemoryDirect { direct } else { Direct::Never };
         let slot_bytes = if network_only { fabric.net_slot_bytes() } else { fabric.slot_bytes() };
         let chunk_bytes = chunk_bytes.min(slot_bytes);
         let (lends_on_the_way, mapped_bytes) = (network_only && all.lends, config.mapped() as usize);
-        let cut = Cut { slot_bytes, chunk_bytes, direct_bytes, lends_on_the_way, mapped_bytes };
+        let cut = Cut { slot_bytes, chunk_bytes, direct, lends_on_the_way, mapped_bytes };
         let mut plans = Plans::new((rank, n), cut, reach, selection, nodes);
         if fabric.one_process() {
             plans.expect_mapped();

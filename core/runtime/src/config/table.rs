@@ -171,8 +171,8 @@ settings! {
         /// The bytes of a chunk; chosen by size if not set.
         chunk_bytes: Option<Bytes> = "", CCL_CHUNK_BYTES, Must;
         /// Shared memory: parts of at least so many bytes are read straight out of the sender's buffer, where all
-        /// ranks may read each other's memory; 0 never.
-        direct: Bytes = "12K", CCL_DIRECT_BYTES, Must;
+        /// ranks may read each other's memory; 0 never; where it is faster if not set.
+        direct: Option<Bytes> = "", CCL_DIRECT_BYTES, Must;
         /// Shared memory: calls on buffers of at least so many bytes move data straight between them, where all ranks
         /// reach each other's (threads of one process, and registered memory); 0 never.
         mapped: Bytes = "64K", CCL_MAPPED_BYTES, Must;

@@ -367,12 +367,13 @@ impl Engine {
             let started = queued.operation.start(self.rank, self.n, &mut self.fabric, &mut self.scratch);
             started.map_err(|error| self.failed_path(index, error))?;
         }
+        let alone = self.queue.len() == 1;
         let queued = &mut self.queue[index];
         if queued.operation.is_mapped() && self.control.alarm().raised() {
             // It may have much to do without ever having to wait.
             return Err(self.alarmed());
         }
-        let outcome = queued.operation.poll(self.rank, self.n, &mut self.fabric, &mut self.scratch);
+        let outcome = queued.operation.poll((self.rank, self.n), alone, &mut self.fabric, &mut self.scratch);
         outcome.map_err(|stop| self.stopped(index, stop))
     }
 

@@ -236,11 +236,11 @@ impl Operation {
         }
     }
 
-    /// Advances every lane as far as it goes.
+    /// Advances every lane as far as it goes. `alone`: the rank has no other operation under way.
     pub(crate) fn poll(
         &mut self,
-        rank: Rank,
-        n: u32,
+        (rank, n): (Rank, u32),
+        alone: bool,
         fabric: &mut Fabric,
         scratch: &mut Scratch,
     ) -> Result<Poll, Stop> {
@@ -257,7 +257,7 @@ impl Operation {
             }
         }
         let (mut lanes, mut lent) = (std::mem::take(&mut self.lanes), std::mem::take(&mut self.lent));
-        let outcome = self.poll_lanes((&mut lanes, &mut lent), rank, n, fabric, scratch);
+        let outcome = self.poll_lanes((&mut lanes, &mut lent), (rank, n), alone, fabric, scratch);
         (self.lanes, self.lent) = (lanes, lent);
         outcome
     }
@@ -295,8 +295,8 @@ impl Operation {
     fn poll_lanes(
         &mut self,
         (lanes, lent): (&mut [Run], &mut Vec<(EdgeIndex, Rank)>),
-        rank: Rank,
-        n: u32,
+        (rank, n): (Rank, u32),
+        alone: bool,
         fabric: &mut Fabric,
         scratch: &mut Scratch,
     ) -> Result<Poll, Stop> {
@@ -318,6 +318,7 @@ impl Operation {
                 cells,
                 bounce,
                 lent: &mut *lent,
+                alone,
                 waiting_for: None,
             };
             moved |= match &mut run.source {

@@ -10,12 +10,13 @@ pub(super) enum Lending {
     /// Nothing, and no network sends from user memory either.
     Never,
     Nothing,
-    /// What lies in the send buffer.
-    Inputs {
+    /// What lies in the send buffer or is kept in the receive buffer.
+    Everything {
         from: usize,
     },
-    /// That, and what is kept in the receive buffer.
-    Everything {
+    /// The same while the rank has other operations under way; else it copies, for then both ends of a message work
+    /// on it. All parts fit slots.
+    UnlessAlone {
         from: usize,
     },
 }
@@ -29,11 +30,8 @@ pub(super) enum Lent {
     Never,
     /// Not all of it does.
     No,
-    /// All as it is in the send buffer.
-    Everything,
-    /// Some is a result that the rank has just written and keeps: lines that its core has changed,
-    /// which take another core longer to read than lines it only has.
-    WithResults,
+    /// All of it: as it is in the send buffer, or a result that the rank keeps.
+    All,
 }
 
 /// [`Lent`] by what the reduce operation does beside the fold.
@@ -58,11 +56,7 @@ impl Lendable {
         }
         let all = |scales: bool, divides: bool| {
             let each = cast.programs.iter().map(|program| lent(program, scales, divides));
-            each.fold(Lent::Everything, |all, one| match (all, one) {
-                (Lent::Never | Lent::No, _) | (_, Lent::Never | Lent::No) => Lent::No,
-                (Lent::Everything, Lent::Everything) => Lent::Everything,
-                _ => Lent::WithResults,
-            })
+            if each.into_iter().all(|lent| lent) { Lent::All } else { Lent::No }
         };
         Lendable { plain: all(false, false), scaled: all(true, false), averaged: all(false, true) }
     }
@@ -82,11 +76,11 @@ fn spans(program: &Checked) -> bool {
     program.instructions.iter().any(spanned)
 }
 
-fn lent(program: &Checked, scales: bool, divides: bool) -> Lent {
+/// Whether all that a program sends may be lent.
+fn lent(program: &Checked, scales: bool, divides: bool) -> bool {
     let operand = |id: &OperandId| program.operands[usize::from(*id)];
-    let mut all = Lent::Everything;
-    for instruction in &program.instructions {
-        let Instruction::Move(m) = instruction else { continue };
+    program.instructions.iter().all(|instruction| {
+        let Instruction::Move(m) = instruction else { return true };
         let sends = m.outputs.as_slice().iter().any(|id| matches!(operand(id), Operand::Send(_)));
         let keeps = m.outputs.as_slice().iter().any(|id| matches!(operand(id), Operand::Output(_)));
         let changed = m.finish.pre && scales || m.finish.post && divides;
@@ -94,13 +88,6 @@ fn lent(program: &Checked, scales: bool, divides: bool) -> Lent {
             [input] if !changed => Some(operand(input)),
             _ => None,
         };
-        match source {
-            _ if !sends => {}
-            Some(Operand::Input(_)) => {}
-            Some(Operand::Output(_)) => all = Lent::WithResults,
-            _ if keeps => all = Lent::WithResults,
-            _ => return Lent::No,
-        }
-    }
-    all
+        !sends || keeps || matches!(source, Some(Operand::Input(_) | Operand::Output(_)))
+    })
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ccl_plan::cost::{Nodes, Rates};
+use ccl_plan::cost::{Nodes, Rates, read_from_bytes};
 use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::program::Checked;
 use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
@@ -63,13 +63,23 @@ pub(crate) struct Cut {
     pub(crate) slot_bytes: usize,
     /// Longer chunks are cut: copies of one rank then overlap with those of the next.
     pub(crate) chunk_bytes: usize,
-    /// From so many bytes on a message is lent and read directly, if that works at all; at most
-    /// `slot_bytes`.
-    pub(crate) direct_bytes: Option<usize>,
+    /// Which messages are lent and read directly.
+    pub(crate) direct: Direct,
     /// Whether every edge goes through a network and sends user memory from where it is.
     pub(crate) lends_on_the_way: bool,
     /// From so many bytes on calls look whether all buffers are mapped, if they may be; 0 never.
     pub(crate) mapped_bytes: usize,
+}
+
+/// Which messages are lent and read directly, where all that the programs of a call send may be lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direct {
+    /// None: some rank cannot.
+    Never,
+    /// Those for which it is faster.
+    WhereFaster,
+    /// All of so many bytes and more.
+    From(usize),
 }
 
 /// What a decision depends on.
@@ -128,8 +138,6 @@ pub(crate) struct Explained {
 pub enum Carried {
     /// Copied into slots and out of them, or sent and received by a network.
     Slots,
-    /// What comes from send buffers is read there by the receiver; the rest goes through slots.
-    InputsLent,
     /// Read by the receiver where the sender has it.
     Lent,
     /// Read and folded in place if all ranks' buffers of the call are mapped, else as without mapping.
@@ -140,7 +148,6 @@ impl std::fmt::Display for Carried {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Carried::Slots => "in slots",
-            Carried::InputsLent => "inputs read where they are",
             Carried::Lent => "read where it is",
             Carried::Mapped => "in place if all buffers are mapped",
         })
@@ -152,7 +159,6 @@ impl Carried {
     pub const fn name(self) -> &'static str {
         match self {
             Carried::Slots => "slots",
-            Carried::InputsLent => "inputs_lent",
             Carried::Lent => "lent",
             Carried::Mapped => "mapped",
         }
@@ -162,8 +168,7 @@ impl Carried {
         match lending {
             _ if mapped => Carried::Mapped,
             Lending::Never | Lending::Nothing => Carried::Slots,
-            Lending::Inputs { .. } => Carried::InputsLent,
-            Lending::Everything { .. } => Carried::Lent,
+            Lending::Everything { .. } | Lending::UnlessAlone { .. } => Carried::Lent,
         }
     }
 }
@@ -311,6 +316,8 @@ impl Plans {
         };
         let tape = match uneven {
             true => None,
+            // What its steps lend changes while they are taken.
+            false if matches!(lending, Lending::UnlessAlone { .. }) => None,
             // An edge that cannot be made is an error of the call when it gets there, not of choosing.
             false => Tape::record(&program, &layout, bound, lending, fabric).ok().flatten(),
         };
@@ -437,18 +444,24 @@ impl Plans {
                 "raise CCL_BUFFSIZE, or leave the algorithm out by CCL_ALGO",
             ));
         }
-        let direct_bytes = self.cut.direct_bytes.filter(|from| share_bytes >= *from);
-        let everything = lendable == Lent::Everything || share_bytes >= DIRECT_RESULT_BYTES;
-        let (most, chunk_bytes, lending) = match (direct_bytes, lendable) {
-            (Some(from), Lent::Everything | Lent::WithResults) if everything => {
+        let direct = match self.cut.direct {
+            Direct::Never => None,
+            Direct::WhereFaster => read_from_bytes(program.collective).map(|bytes| bytes as usize),
+            Direct::From(bytes) => Some(bytes),
+        };
+        // What is shorter must fit a slot.
+        let direct = direct.filter(|from| share_bytes >= *from).map(|from| from.min(self.cut.slot_bytes));
+        let message = matches!(program.collective, Collective::Send | Collective::Recv);
+        let (most, chunk_bytes, lending) = match (direct, lendable) {
+            (Some(from), Lent::All) if message && share_bytes >= LONG_MESSAGE_BYTES => {
+                (slot, self.cut.slot_bytes, Lending::UnlessAlone { from })
+            }
+            (Some(from), Lent::All) => {
                 let bytes = if program.scratch_chunks > 0 { DIRECT_SCRATCH_BYTES } else { DIRECT_BYTES };
                 (usize::MAX, bytes, Lending::Everything { from })
             }
-            (Some(from), Lent::WithResults) => (slot, self.cut.slot_bytes, Lending::Inputs { from }),
             // Nothing is folded, so all that is longer than a slot is lent.
-            (None, Lent::Everything | Lent::WithResults)
-                if self.cut.lends_on_the_way && !program.collective.reduces() =>
-            {
+            (None, Lent::All) if self.cut.lends_on_the_way && !program.collective.reduces() => {
                 (usize::MAX, LONGEST_LENT_BYTES, Lending::Nothing)
             }
             (_, Lent::Never) => (slot, self.cut.chunk_bytes / known.widest, Lending::Never),
@@ -710,5 +723,6 @@ const MOST_DECISIONS: usize = 4096;
 /// millisecond; shorter where scratch of the same length is needed beside it.
 const DIRECT_BYTES: usize = 4 << 20;
 const DIRECT_SCRATCH_BYTES: usize = 256 << 10;
-/// Results from this length on do not stay in the second-level cache, so lending them costs no more.
-const DIRECT_RESULT_BYTES: usize = 1 << 20;
+/// From so many bytes on a message is cut into pieces that fit slots, so that a sender with nothing else to do can
+/// copy instead of looking on. Shorter ones gain nothing by it.
+const LONG_MESSAGE_BYTES: usize = 2 << 20;

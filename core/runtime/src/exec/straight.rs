@@ -54,6 +54,7 @@ pub(super) fn run(
                 cells: scratch.cells(lane * scratch_chunks, chunk_bytes),
                 bounce: std::ptr::null_mut(),
                 lent: &mut Vec::new(),
+                alone: false,
                 waiting_for: None,
             };
             while let Some(entry) = entries.get(*at) {

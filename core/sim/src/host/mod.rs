@@ -65,14 +65,12 @@ pub enum Carried {
     /// As shorter ones.
     #[default]
     Slots,
-    /// What comes from the send buffer is read there by the receiver.
-    InputsLent,
     /// All are read by the receiver where the sender has them.
     Lent,
 }
 
-/// From so many bytes on messages are lent: the library's default for `CCL_DIRECT_BYTES`.
-pub const LENT_BYTES: u64 = 12 << 10;
+/// From so many bytes on messages are lent where the rest of a call's are.
+pub const LENT_BYTES: u64 = 32 << 10;
 
 impl Host {
     /// A host of these rates where every message is copied, and calls take nothing but their steps.
@@ -102,7 +100,6 @@ impl Host {
     fn lends(&self, step: &Step) -> bool {
         let may = match self.carried {
             Carried::Slots => false,
-            Carried::InputsLent => step.memory.reads_input(),
             Carried::Lent => true,
         };
         may && step.sends > 0 && step.bytes >= LENT_BYTES

@@ -139,9 +139,8 @@ impl Cell {
             line.algorithm.parse().map_err(|_| known("an algorithm", &line.algorithm))?;
         let carried = match line.carried.as_str() {
             "slots" => Carried::Slots,
-            "inputs_lent" => Carried::InputsLent,
             "lent" => Carried::Lent,
-            other => return Err(known("slots, inputs_lent or lent", other)),
+            other => return Err(known("slots or lent", other)),
         };
         if !(line.least_us > 0.0 && line.least_us < 1e12) {
             return Err(format!("expected a time above 0, found {} µs", line.least_us));
