@@ -48,7 +48,8 @@ impl WaitSettings {
         }
         let crowds = (ranks / cores.max(1) / RANKS_OF_A_CROWD).max(1) as u32;
         let longest_sleep = (self.longest_sleep * crowds).min(LONGEST_SLEEP.max(self.longest_sleep));
-        WaitSettings { spin: Duration::ZERO, longest_sleep, ..self }
+        let yielding = self.yielding.min(CROWDED_YIELDING);
+        WaitSettings { spin: Duration::ZERO, yielding, longest_sleep, ..self }
     }
 
     /// These settings where messages may come from a network, which rings no bell.
@@ -86,7 +87,7 @@ impl Default for WaitSettings {
     fn default() -> WaitSettings {
         WaitSettings {
             spin: Duration::from_micros(50),
-            yielding: Duration::from_micros(200),
+            yielding: YIELDING,
             first_sleep: Duration::from_micros(50),
             longest_sleep: Duration::from_millis(1),
         }
@@ -196,6 +197,11 @@ impl Drop for Waiter {
     }
 }
 
+/// A core that a virtual machine has given back takes up to 300 µs to be woken on a busy host. Two ranks that sleep sooner
+/// than that keep each other asleep: each call takes as long as a wake, and so the next rank is asleep by then.
+const YIELDING: Duration = Duration::from_millis(4);
+/// Where ranks share cores, who yields is not always left, and the cores are never given back.
+const CROWDED_YIELDING: Duration = Duration::from_micros(200);
 const SPINS: u32 = 64;
 const YIELDS: u32 = 8;
 /// Yields before a sleep from which news wake: 16 to 32 measured best with 4 and 8 ranks on two cores.
@@ -252,6 +258,7 @@ mod tests {
         let usual = WaitSettings::default();
         assert_eq!(usual.on_host(2, 2), usual);
         assert!(usual.on_host(3, 2).crowded());
+        assert_eq!((usual.yielding, usual.on_host(3, 2).yielding), (YIELDING, CROWDED_YIELDING));
         assert_eq!(usual.on_host(16, 2).longest_sleep, usual.longest_sleep);
         assert_eq!(usual.on_host(64, 2).longest_sleep, 4 * usual.longest_sleep);
         assert_eq!(usual.on_host(100_000, 1).longest_sleep, LONGEST_SLEEP);
