@@ -43,6 +43,48 @@ fn several_messages_between_two_ranks_keep_their_order() {
     .unwrap();
 }
 
+/// Long enough to be cut into pieces, which a rank that has nothing else to do copies and others lend: one way, both
+/// ways, and beside a shorter one, so that the rank has nothing else to do any more in the middle of it.
+#[test]
+fn long_messages_alone_and_beside_others() {
+    const LONG: usize = (5 << 20) / 4 + 3;
+    local::run(3, |comm| {
+        let (me, next, previous) = (comm.rank().0, (comm.rank().0 + 1) % 3, (comm.rank().0 + 2) % 3);
+        let values = |rank: u32| (0..LONG as u32).map(move |i| i * 3 + rank);
+        let mine: Vec<u32> = values(me).collect();
+        let mut theirs = vec![0; LONG];
+        for from in 0..3 {
+            theirs.fill(0);
+            if me == from {
+                comm.send(&mine, Rank(next))?;
+            } else if previous == from {
+                comm.recv(&mut theirs, Rank(previous))?;
+                assert!(theirs.iter().copied().eq(values(previous)), "one way from rank {from}");
+            }
+        }
+        for short in [LONG, LONG / 3, 1] {
+            // Ranks send the long one or the short one, and receive the other.
+            let (sent, received) = match me {
+                0 => (LONG, short),
+                1 => (short, LONG),
+                _ => (short, short),
+            };
+            theirs.fill(0);
+            group(|group| {
+                group.add(&comm, Request::send(&mine[..sent], Rank(next)));
+                group.add(&comm, Request::recv(&mut theirs[..received], Rank(previous)));
+                Ok(())
+            })?;
+            assert!(
+                theirs[..received].iter().copied().eq(values(previous).take(received)),
+                "{short} elements"
+            );
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
 #[test]
 fn a_group_of_collectives_and_messages() {
     local::run(3, |comm| {

@@ -200,7 +200,7 @@ impl Drop for Waiter {
 /// A core that a virtual machine has given back takes up to 300 µs to be woken on a busy host. Two ranks that sleep sooner
 /// than that keep each other asleep: each call takes as long as a wake, and so the next rank is asleep by then.
 const YIELDING: Duration = Duration::from_millis(4);
-/// Where ranks share cores, who yields is not always left, and the cores are never given back.
+/// Where ranks share cores, who yields is not always left: first calls took a millisecond each with 5 ms.
 const CROWDED_YIELDING: Duration = Duration::from_micros(200);
 const SPINS: u32 = 64;
 const YIELDS: u32 = 8;
