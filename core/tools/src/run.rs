@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// Write "[rank] " before each line of output
     #[arg(short, long)]
     label: bool,
-    /// Bind rank r to the r-th CPU, if there are enough
+    /// Bind each rank to a CPU, as many ranks to each; not if that cannot be
     #[arg(long)]
     pin: bool,
     /// Seconds that the other ranks may go on when one has failed

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// What the ranks are
     #[arg(long, value_name = "WHAT", default_value = "processes")]
     pub(crate) ranks_as: RanksAs,
-    /// Do not bind rank r to the r-th CPU; never done with more ranks than CPUs
+    /// Do not bind ranks to CPUs; never done where some would have less of a CPU than others
     #[arg(long)]
     pub(crate) no_pin: bool,
     /// Start ranks even inside a launcher's job

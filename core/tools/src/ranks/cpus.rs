@@ -8,11 +8,13 @@ pub(crate) fn allowed() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// The CPU of each of n ranks, in turn; nothing where ranks outnumber CPUs and would only be in each
-/// other's way.
+/// The CPU of each of n ranks: one each, or as many consecutive ranks on each CPU as on any other; nothing
+/// where ranks outnumber CPUs and some would have to share one with more others than the rest.
 pub(crate) fn assign(n: u32, allowed: &[usize]) -> Vec<Option<usize>> {
-    let enough = n as usize <= allowed.len();
-    (0..n as usize).map(|rank| allowed.get(rank).copied().filter(|_| enough)).collect()
+    let n = n as usize;
+    let each = n.div_ceil(allowed.len().max(1));
+    let even = each == 1 || each * allowed.len() == n;
+    (0..n).map(|rank| allowed.get(rank / each).copied().filter(|_| even)).collect()
 }
 
 /// Binds this thread, and those it starts from now on, to one CPU.
@@ -29,9 +31,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_bound_only_where_each_has_a_cpu() {
+    fn ranks_are_bound_where_each_has_as_much_of_a_cpu() {
         assert_eq!(assign(2, &[3, 5, 7]), [Some(3), Some(5)]);
+        assert_eq!(assign(4, &[3, 5]), [Some(3), Some(3), Some(5), Some(5)]);
         assert_eq!(assign(3, &[3, 5]), [None; 3]);
+        assert_eq!(assign(2, &[]), [None; 2]);
     }
 
     #[test]
