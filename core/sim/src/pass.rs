@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use ccl_plan::cost::sends_the_same;
 use ccl_plan::cursor::{Action, Cursor, Site};
 use ccl_plan::{Channel, Rank};
 
@@ -36,6 +37,9 @@ pub(crate) struct Step {
     pub(crate) folds: u8,
     pub(crate) receives: u8,
     pub(crate) sends: u8,
+    /// Slots that it fills for them where one serves all receivers of the same: at most one, and none if the step before it in
+    /// its lane has sent the same.
+    pub(crate) fills: u8,
     /// Where its data is beside edges.
     pub(crate) memory: Touched,
     /// Index of the first of its edges.
@@ -112,7 +116,10 @@ impl Pass {
     ) -> Result<()> {
         let layout = job.layout(place, count);
         let mut cursor = Cursor::new(&text.program, lane, Channel(0), &layout, Rank(job.root().0));
+        let shares = sends_the_same(text.program.collective);
+        let mut last = None;
         while let Some(action) = cursor.next(&text.program, &layout) {
+            let before = last.take();
             let first = self.edges.len() as u32;
             let mut memory = Touched::default();
             let (count, folds, receives) = match action {
@@ -120,6 +127,7 @@ impl Pass {
                     let receives = self.add(place, step.inputs(), edges);
                     self.add(place, step.outputs(), edges);
                     memory = Touched::new(&step);
+                    last = copied(&step);
                     (step.count, step.inputs().len().saturating_sub(1), receives)
                 }
                 Action::Signal(site) | Action::Wait(site) => {
@@ -138,7 +146,13 @@ impl Pass {
                 }
             };
             let sends = self.edges.len() - first as usize - receives;
+            let fills = match sends {
+                sends if !shares => sends,
+                sends => sends.min(usize::from(last.is_none() || last != before)),
+            };
+            last = last.filter(|_| sends > 0);
             self.steps.push(Step {
+                fills: fills as u8,
                 bytes: count as u64 * job.element_bytes,
                 folds: folds as u8,
                 receives: receives as u8,
@@ -165,6 +179,16 @@ impl Pass {
             _ => None,
         }));
         self.edges.len() - before
+    }
+}
+
+/// What a step copies that its rank has, and how much of it.
+fn copied(step: &ccl_plan::cursor::Step) -> Option<(Site, usize)> {
+    match step.inputs() {
+        [site @ (Site::Input { .. } | Site::Output { .. } | Site::Scratch { .. })] => {
+            Some((*site, step.count))
+        }
+        _ => None,
     }
 }
 

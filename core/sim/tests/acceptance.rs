@@ -287,6 +287,7 @@ fn formulas_are_the_sweep_without_contention() {
         far_bytes: 1.0,
         cores: 0,
         pulls: false,
+        shares: false,
     };
     for (collective, algorithm) in [
         (AllReduce, Ring),

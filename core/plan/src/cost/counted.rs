@@ -105,7 +105,7 @@ mod tests {
         ] {
             for n in [4, 7, 8] {
                 let plan = Plan::new(collective, algorithm, n).unwrap();
-                let (rates, bytes) = (Rates::SHARED_MEMORY, 56 << 10);
+                let (rates, bytes) = (Rates { shares: false, ..Rates::SHARED_MEMORY }, 56 << 10);
                 let counted = Counted::of(&plan).unwrap().cost(bytes, &rates, 1).path;
                 let formula = cost(collective, algorithm, n, bytes, &rates, 1).path;
                 let near = |a: f64, b: f64| (a - b).abs() <= 1e-3 * b;

@@ -9,10 +9,12 @@
 mod counted;
 mod logarithmic;
 mod nodes;
+mod shared;
 mod work;
 
 pub use self::counted::Counted;
 pub use self::nodes::{Nodes, Traffic};
+use self::shared::shared;
 use self::work::work;
 use crate::algo::Algorithm;
 use crate::collective::Collective;
@@ -47,6 +49,8 @@ pub struct Rates {
     /// Whether receivers read long messages straight out of the sender's memory, so that a sender of
     /// what it already has does nothing for them.
     pub pulls: bool,
+    /// Whether one slot serves all receivers of the same.
+    pub shares: bool,
 }
 
 /// What a plan costs.
@@ -102,6 +106,7 @@ impl Rates {
         chunk_bytes: 32 << 10,
         cores: 0,
         pulls: false,
+        shares: true,
     };
 
     /// The same where ranks may read each other's memory.
@@ -122,6 +127,7 @@ impl Rates {
         chunk_bytes: 128 << 10,
         cores: 0,
         pulls: false,
+        shares: false,
     };
 
     /// TCP between the ranks of one host, which costs its cores more than they wait; measured.
@@ -139,6 +145,7 @@ impl Rates {
         chunk_bytes: 256 << 10,
         cores: 0,
         pulls: false,
+        shares: false,
     };
 
     /// RDMA over a 200 Gb/s network.
@@ -156,6 +163,7 @@ impl Rates {
         chunk_bytes: 512 << 10,
         cores: 0,
         pulls: false,
+        shares: false,
     };
 
     /// These rates where `n` ranks share so many cores; 0 if each has one of its own.
@@ -221,15 +229,21 @@ pub fn cost(
         Collective::Send | Collective::Recv => bytes,
         _ => bytes / u64::from(n),
     };
-    let reads = rates.pulls && read_from_bytes(collective).is_some_and(|from| message_bytes >= from);
-    if reads { pulled(collective, algorithm, &load, pushed) } else { pushed }
+    match read_from_bytes(collective, n) {
+        Some(from) if rates.pulls && message_bytes >= from => pulled(collective, algorithm, &load, pushed),
+        _ if rates.shares => shared(collective, algorithm, &load, pushed),
+        _ => pushed,
+    }
 }
 
-/// From how many bytes on a message of a collective is better read where the sender has it than copied into slots
-/// and out of them, if all of its messages can be; `None` if however long it is not. Measured: ADR 0029.
-pub const fn read_from_bytes(collective: Collective) -> Option<u64> {
+/// From how many bytes on a message of a collective among `n` ranks is better read where the sender has it than copied into slots
+/// and out of them, if all of its messages can be; `None` if however long it is not. Measured: ADR 0029
+/// and, since slots serve several receivers, 0032.
+pub const fn read_from_bytes(collective: Collective, n: u32) -> Option<u64> {
     match collective {
-        // Every rank sends and receives at the same time, and one copy is less work than two.
+        // Every rank sends and receives at the same time, and one copy is less work than two; but one to a slot is soon
+        // less work than each receiver's call into the kernel.
+        Collective::AllGather | Collective::AllGatherV if n > 3 => None,
         Collective::AllGather
         | Collective::AllGatherV
         | Collective::AllToAll
@@ -238,15 +252,22 @@ pub const fn read_from_bytes(collective: Collective) -> Option<u64> {
         | Collective::ReduceScatterV => Some(32 << 10),
         // So do many messages. Readers of a scatter work side by side, and the root not at all.
         Collective::Send | Collective::Recv | Collective::Scatter | Collective::ScatterV => Some(48 << 10),
-        // Half of what is read was just written by another core.
-        Collective::AllReduce => Some(1 << 20),
-        // Who only sends would look on while others copy, and a root that reads would work alone.
-        Collective::Broadcast
+        // Half of what is read was just written by another core, and goes to all others. Who only sends would look on while others copy, and a root that reads would work alone.
+        Collective::AllReduce
+        | Collective::Broadcast
         | Collective::Reduce
         | Collective::Gather
         | Collective::GatherV
         | Collective::Barrier => None,
     }
+}
+
+/// Whether ranks send the same to several others, so that one slot may serve these.
+pub const fn sends_the_same(collective: Collective) -> bool {
+    matches!(
+        collective,
+        Collective::Broadcast | Collective::AllGather | Collective::AllGatherV | Collective::AllReduce
+    )
 }
 
 /// The same where receivers read what they can out of the sender's memory.
@@ -269,18 +290,10 @@ fn pulled(collective: Collective, algorithm: Algorithm, load: &Load, pushed: Cos
 const fn through_slots(collective: Collective, algorithm: Algorithm, n: u32) -> bool {
     match (collective, algorithm) {
         // Only more than two ranks can do both copies side by side.
-        (Collective::AllReduce | Collective::ReduceScatter, Algorithm::Ring) => n == 2,
-        (
-            Collective::AllReduce,
-            Algorithm::Rabenseifner
-            | Algorithm::Swing
-            | Algorithm::RecursiveDoubling
-            | Algorithm::TwoLevel
-            | Algorithm::TwoLevelHalving,
-        )
-        | (Collective::AllToAll, Algorithm::Bruck)
+        (Collective::ReduceScatter, Algorithm::Ring) => n == 2,
+        (Collective::AllToAll, Algorithm::Bruck)
         | (Collective::AllGather | Collective::ReduceScatter, Algorithm::Bruck | Algorithm::Pat)
-        | (Collective::Gather | Collective::Scatter, Algorithm::Binomial) => true,
+        | (Collective::Scatter, Algorithm::Binomial) => true,
         _ => false,
     }
 }
@@ -454,6 +467,7 @@ mod tests {
         far_bytes: 1.0,
         cores: 0,
         pulls: false,
+        shares: false,
     };
 
     #[test]
@@ -543,9 +557,7 @@ mod tests {
 
     #[test]
     fn bytes_are_the_least_possible() {
-        let moved = |algorithm| {
-            cost(Collective::AllReduce, algorithm, 8, 8000, &Rates::SHARED_MEMORY, 1).path.moved_bytes
-        };
+        let moved = |algorithm| cost(Collective::AllReduce, algorithm, 8, 8000, &RATES, 1).path.moved_bytes;
         assert_eq!(moved(Algorithm::Ring), 14_000.0);
         assert_eq!(moved(Algorithm::TwoShot), 14_000.0);
         assert_eq!(moved(Algorithm::OneShot), 56_000.0);

@@ -246,11 +246,12 @@ fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
         chunk_bytes,
         cores,
         pulls,
+        shares,
     } = rates;
     let steps = [alpha_ns, switch_ns, message_ns, move_ns];
     let bytes = [beta_ns_per_byte, channel_beta_ns_per_byte, gamma_ns_per_byte, far, far_bytes];
     steps.into_iter().chain(bytes).for_each(|rate| fingerprint.word(rate.to_bits()));
-    let words = [(*workers).into(), *chunk_bytes, (*cores).into(), u64::from(*pulls)];
+    let words = [(*workers).into(), *chunk_bytes, (*cores).into(), u64::from(*pulls), u64::from(*shares)];
     words.into_iter().for_each(|word| fingerprint.word(word));
 }
 

@@ -34,33 +34,33 @@ fn golden_tables() {
     let direct = Rates::SHARED_MEMORY_DIRECT;
     let golden = [
         (2, Rates::SHARED_MEMORY, Collective::AllReduce, "<= 16384 one_shot x1; else two_shot x1"),
-        (
-            8,
-            Rates::SHARED_MEMORY,
-            Collective::AllReduce,
-            "<= 512 one_shot x1; <= 16777216 two_shot x1; else ring x1",
-        ),
+        (8, Rates::SHARED_MEMORY, Collective::AllReduce, "<= 512 one_shot x1; else two_shot x1"),
         (
             8,
             Rates::SHARED_MEMORY,
             Collective::Broadcast,
-            "<= 1024 direct x1; <= 131072 binomial x1; else ring x1",
+            "<= 1024 direct x1; <= 4096 binomial x1; <= 16777216 direct x1; else binomial x1",
         ),
-        (8, direct, Collective::Broadcast, "<= 1024 direct x1; <= 131072 binomial x1; else ring x1"),
+        (
+            8,
+            direct,
+            Collective::Broadcast,
+            "<= 1024 direct x1; <= 4096 binomial x1; <= 16777216 direct x1; else binomial x1",
+        ),
         (2, direct.on(2, 2), Collective::AllReduce, "<= 16384 one_shot x1; else two_shot x1"),
         (
             8,
             direct.on(8, 8),
             Collective::AllReduce,
-            "<= 4096 recursive_doubling x1; <= 131072 rabenseifner x1; else ring x1",
+            "<= 4096 recursive_doubling x1; <= 65536 rabenseifner x1; else two_shot x1",
         ),
         (
             8,
             direct.on(8, 2),
             Collective::AllReduce,
-            "<= 128 one_shot x1; <= 8192 recursive_doubling x1; <= 131072 binomial x1; <= 16777216 two_shot x1; <= 536870912 binomial x1; else ring x1",
+            "<= 128 one_shot x1; <= 8192 recursive_doubling x1; <= 32768 binomial x1; else two_shot x1",
         ),
-        (8, direct.on(8, 2), Collective::AllGather, "<= 33554432 direct x1; else ring x1"),
+        (8, direct.on(8, 2), Collective::AllGather, "else direct x1"),
         (8, direct.on(8, 2), Collective::AllToAll, "else direct x1"),
         (
             4,
@@ -287,22 +287,22 @@ fn the_explanation_names_every_loser() {
     let size = Inputs { level: Level::Size, max_peers: 4, ..inputs(8, Rates::SHARED_MEMORY) };
     // Too many peers are better than none.
     let few = Selection::new(size.clone()).unwrap();
-    assert_eq!(few.choose(Collective::AllReduce, 1 << 30).algorithm, Algorithm::RecursiveDoubling);
+    assert_eq!(few.choose(Collective::AllReduce, 1 << 30).algorithm, Algorithm::Binomial);
     assert_eq!(few.choose(Collective::ReduceScatter, 64).algorithm, Algorithm::Direct);
     let selection = Selection::new(Inputs { max_peers: 7, ..size }).unwrap();
     let explained = selection.explain(Collective::AllReduce, 1 << 30);
     let standings: Vec<_> = explained.iter().map(|c| (c.algorithm, c.standing)).collect();
     let expected = [
         (Algorithm::TwoShot, Standing::Chosen),
-        (Algorithm::Ring, Standing::NotReproducible),
         (Algorithm::TwoShotTree, Standing::TreeNotNeeded),
+        (Algorithm::Ring, Standing::NotReproducible),
         (Algorithm::TwoLevelHalving, Standing::NotReproducible),
         (Algorithm::TwoLevel, Standing::NotReproducible),
         (Algorithm::Swing, Standing::NotReproducible),
         (Algorithm::Rabenseifner, Standing::NotReproducible),
         (Algorithm::DoubleTree, Standing::NotReproducible),
-        (Algorithm::RecursiveDoubling, Standing::OtherOrder),
         (Algorithm::Binomial, Standing::OtherOrder),
+        (Algorithm::RecursiveDoubling, Standing::OtherOrder),
         (Algorithm::OneShot, Standing::Slower),
         (Algorithm::OneShotTree, Standing::TreeNotNeeded),
     ];

@@ -111,8 +111,11 @@ impl fmt::Display for Explanation {
 mod tests {
     use std::cell::Cell;
 
+    use ccl_plan::Shape;
+
     use super::*;
     use crate::exec::engine::RAN;
+    use crate::exec::step::{LENT, TOLD};
     use crate::reference::{Case, Counts};
     use crate::{Buffers, Config, ReduceOp, Request};
 
@@ -172,6 +175,100 @@ mod tests {
             Ok(seen.len())
         });
         assert!(choices.unwrap().iter().all(|seen| *seen >= 10));
+    }
+
+    /// These algorithms, in slots or read by processes: threads map all of each other's memory.
+    fn unmapped(algorithms: &str) -> Config {
+        let usual = Config::builder().set("CCL_TUNING_FILE", "none").set("CCL_MAPPED_BYTES", "0");
+        usual.set("CCL_TIMEOUT", "20").set("CCL_ALGO", algorithms).build().unwrap()
+    }
+
+    #[test]
+    fn what_is_slower_to_read_directly_goes_through_slots() {
+        let config = unmapped("");
+        for n in [2, 4] {
+            let lent = crate::local::run_with(&config, n, |comm| {
+                let carried = |collective: &Collective| {
+                    let count = (4 << 20) / if collective.input() == Shape::Whole { 1 } else { n as usize };
+                    Ok((*collective, comm.explain(*collective, Dtype::I8, count, Rank(1))?.carried))
+                };
+                Collective::ALL.iter().map(carried).collect::<Result<Vec<_>>>()
+            });
+            for said in lent.unwrap() {
+                let lent = said.into_iter().filter(|(_, carried)| *carried == Carried::Lent);
+                let lent: Vec<Collective> = lent.map(|(collective, _)| collective).collect();
+                let gathers = [Collective::AllGather, Collective::AllGatherV];
+                let slots = [Collective::AllReduce, Collective::Broadcast, Collective::Reduce];
+                assert!(
+                    gathers.iter().all(|collective| lent.contains(collective) == (n == 2)),
+                    "{n} {lent:?}"
+                );
+                assert!(slots.iter().all(|collective| !lent.contains(collective)), "{n} {lent:?}");
+                for collective in [Collective::AllToAll, Collective::Scatter, Collective::Send] {
+                    assert!(lent.contains(&collective), "{n} {collective} {lent:?}");
+                }
+            }
+        }
+    }
+
+    /// How many messages each of four ranks has lent, and told of a slot that another message filled, after `calls`.
+    fn handed(calls: impl Fn(&Communicator) -> Result<()> + Sync) -> Vec<(u64, u64)> {
+        let config = unmapped("direct,two_shot");
+        let ranks = crate::local::run_with(&config, 4, |comm| {
+            LENT.set(0);
+            TOLD.set(0);
+            calls(&comm)?;
+            Ok((LENT.get(), TOLD.get()))
+        });
+        ranks.unwrap()
+    }
+
+    #[test]
+    fn one_slot_serves_all_receivers_of_the_same() {
+        let chunks = |comm: &Communicator, collective, count: usize| {
+            let said = comm.explain(collective, Dtype::I8, count, Rank(0)).unwrap();
+            count.div_ceil(said.chunk_count) as u64
+        };
+        let told = handed(|comm| {
+            let mut data = vec![1i8; 98_304];
+            comm.broadcast(&mut data, Rank(0))?;
+            let expected =
+                if comm.rank() == Rank(0) { 2 * chunks(comm, Collective::Broadcast, 98_304) } else { 0 };
+            assert_eq!(TOLD.get(), expected);
+            let mut gathered = vec![0; 4 * data.len()];
+            comm.all_gather(&data, &mut gathered)?;
+            let expected = expected + 2 * chunks(comm, Collective::AllGather, 98_304);
+            assert_eq!(TOLD.get(), expected);
+            comm.all_reduce_in_place(&mut data, ReduceOp::Max)?;
+            assert_eq!(TOLD.get(), expected + 2);
+            // What fits in or beside a line needs no slot.
+            comm.broadcast(&mut data[..4096], Rank(0))?;
+            assert_eq!(TOLD.get(), expected + 2);
+            Ok(())
+        });
+        assert!(told.iter().all(|(lent, _)| *lent == 0), "{told:?}");
+    }
+
+    #[test]
+    fn a_lone_sender_of_a_long_message_copies() {
+        let lent = handed(|comm| {
+            let mut data = vec![1i8; 4 << 20];
+            match comm.rank().0 {
+                0 => comm.send(&data, Rank(1)),
+                1 => comm.recv(&mut data, Rank(0)),
+                _ => Ok(()),
+            }
+        });
+        assert!(lent.iter().all(|(lent, told)| (*lent, *told) == (0, 0)), "{lent:?}");
+        let lent = handed(|comm| {
+            let (data, mut other) = (vec![1i8; 1 << 20], vec![0i8; 1 << 20]);
+            match comm.rank().0 {
+                0 => comm.send(&data, Rank(1)),
+                1 => comm.recv(&mut other, Rank(0)),
+                _ => Ok(()),
+            }
+        });
+        assert_eq!(lent, [(1, 0), (0, 0), (0, 0), (0, 0)]);
     }
 
     #[test]

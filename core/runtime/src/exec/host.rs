@@ -13,9 +13,8 @@ use ccl_plan::{Channel, Collective, Rank};
 use super::lending::Lending;
 use super::mapped::{Mapped, Outcome};
 use super::plans::Decision;
-use super::step::{Bindings, LaneStep};
+use super::step::{Bindings, LaneStep, Upcoming};
 use super::straight::MOST_STRAIGHT_LANES;
-use super::tape::Entry;
 use crate::error::Error;
 use crate::memory::scratch::Scratch;
 use crate::request::Bound;
@@ -50,6 +49,8 @@ struct Run {
     source: Source,
     channel: Channel,
     state: RunState,
+    /// Whose slot holds what was sent last, where others may be told of it.
+    filled: Option<EdgeIndex>,
     /// The peer that the lane waits for, and the instruction that waits.
     waiting_for: Option<(Rank, u32)>,
 }
@@ -59,8 +60,8 @@ struct Run {
 enum Source {
     /// The decision's tape, from this entry on.
     Tape(usize),
-    /// The program itself, and the step that must wait.
-    Program(Cursor, Option<Entry>),
+    /// The program itself, and the step that comes next.
+    Program(Cursor, Upcoming),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -153,9 +154,12 @@ impl Operation {
             for lane in 0..program.lanes.len() {
                 let source = match &self.decision.tape {
                     Some(_) => Source::Tape(0),
-                    None => Source::Program(Cursor::new(program, lane, channel, &layout, root), None),
+                    None => Source::Program(
+                        Cursor::new(program, lane, channel, &layout, root),
+                        Upcoming::default(),
+                    ),
                 };
-                lanes.push(Run { source, channel, state: RunState::Open, waiting_for: None });
+                lanes.push(Run { source, channel, state: RunState::Open, filled: None, waiting_for: None });
             }
         }
         self.open_lanes = lanes.len();
@@ -170,7 +174,8 @@ impl Operation {
         for (lane, at) in (0..self.decision.program.lanes.len()).zip(at) {
             let done = self.decision.tape.as_ref().is_none_or(|tape| *at == tape.lane(lane).len());
             let state = if done { RunState::Done } else { RunState::Open };
-            self.lanes.push(Run { source: Source::Tape(*at), channel: Channel(0), state, waiting_for: None });
+            let (source, channel) = (Source::Tape(*at), Channel(0));
+            self.lanes.push(Run { source, channel, state, filled: None, waiting_for: None });
         }
         self.open_lanes = self.lanes.iter().filter(|run| run.state == RunState::Open).count();
         self.at_barrier = 0;
@@ -301,7 +306,7 @@ impl Operation {
         scratch: &mut Scratch,
     ) -> Result<Poll, Stop> {
         let mut moved = false;
-        let bounce = match self.decision.lending {
+        let bounce = match self.decision.sending.lending {
             Lending::Never | Lending::Nothing => std::ptr::null_mut(),
             _ => scratch.bounce(),
         };
@@ -319,12 +324,13 @@ impl Operation {
                 bounce,
                 lent: &mut *lent,
                 alone,
+                filled: &mut run.filled,
                 waiting_for: None,
             };
             moved |= match &mut run.source {
                 Source::Tape(at) => lane.replay(index, at)?,
-                Source::Program(cursor, pending) => {
-                    lane.follow(cursor, pending, run.channel, &self.layout(rank, n))?
+                Source::Program(cursor, upcoming) => {
+                    lane.follow(cursor, upcoming, run.channel, &self.layout(rank, n))?
                 }
             };
             run.waiting_for = lane.waiting_for;

@@ -1,5 +1,6 @@
 //! What a call may lend to its peers instead of copying it for them.
 
+use ccl_plan::cost::sends_the_same;
 use ccl_plan::plan::Cast;
 use ccl_plan::program::{Checked, Instruction, Operand, OperandId};
 use ccl_plan::{Algorithm, Collective, Plan, ReduceOp};
@@ -19,6 +20,14 @@ pub(super) enum Lending {
     UnlessAlone {
         from: usize,
     },
+}
+
+/// How what a call sends gets to its peers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sending {
+    pub(super) lending: Lending,
+    /// Whether a slot may serve several receivers.
+    pub(super) shares: bool,
 }
 
 /// What the programs of all ranks send, if all of that lies in user memory, unchanged until the call
@@ -68,6 +77,12 @@ impl Lendable {
             _ => self.plain,
         }
     }
+}
+
+/// Whether ranks send the same to several others, and the credit that this takes is known: a user's program may need
+/// all that there is.
+pub(super) fn may_share(plan: &Plan) -> bool {
+    sends_the_same(plan.collective()) && plan.algorithm() != Algorithm::User
 }
 
 /// Whether a Move covers several chunks or blocks, or none, by a span.

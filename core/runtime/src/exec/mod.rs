@@ -6,7 +6,7 @@ mod lending;
 mod mapped;
 pub(crate) mod plans;
 pub mod reduce;
-mod step;
+pub(crate) mod step;
 mod straight;
 mod tape;
 mod tuning;

@@ -12,7 +12,7 @@ use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algori
 
 use serde::{Deserialize, Serialize};
 
-use super::lending::{Lendable, Lending, Lent};
+use super::lending::{Lendable, Lending, Lent, Sending, may_share};
 use super::mapped;
 use super::reduce::Reduction;
 use super::straight;
@@ -52,6 +52,8 @@ type Recent = Option<(Key, Arc<Decision>)>;
 struct Known {
     program: Arc<Checked>,
     lendable: Lendable,
+    /// Whether a slot may serve several receivers.
+    shares: bool,
     /// The most chunks or blocks that one Move of any rank covers.
     widest: usize,
 }
@@ -102,7 +104,7 @@ pub(crate) struct Decision {
     pub(crate) chunk_count: usize,
     pub(crate) grain_count: usize,
     pub(crate) reduction: Reduction,
-    pub(super) lending: Lending,
+    pub(super) sending: Sending,
     /// Whether calls begin by looking whether all buffers are mapped.
     pub(super) mapped: bool,
     /// What other ranks must have asked for under the same number.
@@ -176,7 +178,7 @@ impl Carried {
 #[cfg(test)]
 impl Decision {
     pub(crate) fn carried(&self) -> Carried {
-        Carried::by(self.lending, self.mapped)
+        Carried::by(self.sending.lending, self.mapped)
     }
 }
 
@@ -314,12 +316,13 @@ impl Plans {
             chunk_count,
             grain_count: (GRAIN_BYTES / size).max(1),
         };
+        let sending = Sending { lending, shares: known.shares && fabric.shares_slots() };
         let tape = match uneven {
             true => None,
             // What its steps lend changes while they are taken.
             false if matches!(lending, Lending::UnlessAlone { .. }) => None,
             // An edge that cannot be made is an error of the call when it gets there, not of choosing.
-            false => Tape::record(&program, &layout, bound, lending, fabric).ok().flatten(),
+            false => Tape::record(&program, &layout, bound, sending, fabric).ok().flatten(),
         };
         let lanes = program.lanes.len();
         let cells = usize::from(choice.channels) * lanes * usize::from(program.scratch_chunks);
@@ -330,7 +333,7 @@ impl Plans {
             chunk_count,
             grain_count: layout.grain_count,
             reduction: Reduction::new(key.dtype, key.reduce_op, self.n, bound.reduce.scalar()),
-            lending,
+            sending,
             mapped,
             signature: signature(bound).pack(),
             tag: TagSeed::new(bound),
@@ -391,6 +394,7 @@ impl Plans {
         let known = Arc::new(Known {
             program: Arc::new(checked),
             lendable: Lendable::of(&plan, &cast),
+            shares: may_share(&plan),
             widest: cast.programs.iter().map(Checked::widest).max().unwrap_or(1),
         });
         self.programs.insert(key, Arc::clone(&known));
@@ -446,7 +450,7 @@ impl Plans {
         }
         let direct = match self.cut.direct {
             Direct::Never => None,
-            Direct::WhereFaster => read_from_bytes(program.collective).map(|bytes| bytes as usize),
+            Direct::WhereFaster => read_from_bytes(program.collective, self.n).map(|bytes| bytes as usize),
             Direct::From(bytes) => Some(bytes),
         };
         // What is shorter must fit a slot.

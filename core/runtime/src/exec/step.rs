@@ -8,7 +8,7 @@ use super::host::{Reason, RunState, Stop};
 use super::lending::Lending;
 use super::plans::Decision;
 use super::reduce::{self, Finish};
-use super::tape::{Entry, Kind, Pieces, Resolve, Spot};
+use super::tape::{Entry, Handing, Kind, Pieces, Resolve, Sent, Spot};
 use crate::error::Error;
 use crate::memory::scratch::BOUNCE_BYTES;
 use crate::request::Bound;
@@ -26,7 +26,18 @@ pub(super) struct LaneStep<'a> {
     pub(super) lent: &'a mut Vec<(EdgeIndex, Rank)>,
     /// Whether the rank has no other operation under way.
     pub(super) alone: bool,
+    /// The edge whose slot holds what the last step sent, where others may be told of it.
+    pub(super) filled: &'a mut Option<EdgeIndex>,
     pub(super) waiting_for: Option<(Rank, u32)>,
+}
+
+/// What a lane that follows its program does next.
+#[derive(Default)]
+pub(super) struct Upcoming {
+    /// The step that has to wait.
+    pending: Option<Entry>,
+    /// What the one before it has sent.
+    last: Option<Sent>,
 }
 
 /// A call: what was decided of its kind, and what is its own.
@@ -64,16 +75,16 @@ impl LaneStep<'_> {
     pub(super) fn follow(
         &mut self,
         cursor: &mut Cursor,
-        pending: &mut Option<Entry>,
+        Upcoming { pending, last }: &mut Upcoming,
         channel: Channel,
         layout: &Layout<'_>,
     ) -> Result<bool, Stop> {
         let call = self.call;
-        let lending = match call.decision.lending {
-            Lending::UnlessAlone { .. } if self.alone => Lending::Nothing,
-            lending => lending,
-        };
-        let resolve = Resolve::new(call.bound, layout.n, lending, layout.chunk_count, channel);
+        let mut sending = call.decision.sending;
+        if self.alone && matches!(sending.lending, Lending::UnlessAlone { .. }) {
+            sending.lending = Lending::Nothing;
+        }
+        let resolve = Resolve::new(call.bound, layout.n, sending, layout.chunk_count, channel);
         let mut moved = false;
         let mut moved_bytes = 0;
         // Peers may wait for what other lanes and operations have to give them.
@@ -83,7 +94,7 @@ impl LaneStep<'_> {
                 None => match cursor.next(&call.decision.program, layout) {
                     Some(action) => {
                         let instruction = cursor.instruction() as u32;
-                        pending.insert(resolve.entry(&action, instruction, self.fabric)?)
+                        pending.insert(resolve.entry(&action, instruction, last, self.fabric)?)
                     }
                     None => {
                         *self.state = RunState::Done;
@@ -119,8 +130,11 @@ impl LaneStep<'_> {
             };
         }
         let inputs = &inputs[..entry.inputs().len()];
-        if entry.lends {
-            return self.take_lending(entry, inputs);
+        if entry.handing != Handing::Copied {
+            return match entry.handing {
+                Handing::Shared => self.take_sharing(entry, inputs),
+                _ => self.take_lending(entry, inputs),
+            };
         }
         for (address, spot) in outputs.iter_mut().zip(entry.outputs()) {
             let Some(found) = self.output(entry, *spot)? else { return Ok(false) };
@@ -136,6 +150,48 @@ impl LaneStep<'_> {
             unsafe { self.fold_all(entry, inputs, &outputs[..entry.outputs().len()]) };
         }
         self.hand_over(entry, None)?;
+        Ok(true)
+    }
+
+    /// One step that fills a slot of one of its peers and tells the others of it.
+    #[cold]
+    fn take_sharing(&mut self, entry: &Entry, inputs: &[*const u8]) -> Result<bool, Stop> {
+        let mut filled = self.filled.filter(|_| entry.repeats);
+        let mut outputs = [std::ptr::null_mut::<u8>(); 4];
+        let mut told = [None; 4];
+        let mut kept = 0;
+        for (spot, told) in entry.outputs().iter().zip(&mut told) {
+            let known = filled.filter(|filled| self.fabric.sender(*filled).may_share());
+            if let (Spot::To(..), Some(_)) = (spot, known) {
+                *told = known;
+            }
+            let Some(found) = self.output_of(*spot, entry, told.is_none())? else { return Ok(false) };
+            if told.is_some() {
+                continue;
+            }
+            if let Spot::To(edge, _) = *spot {
+                filled = Some(edge);
+            }
+            outputs[kept] = found;
+            kept += 1;
+        }
+        if kept > 0 {
+            // SAFETY: as in `take`.
+            unsafe { self.fold(entry, inputs, &outputs[..kept]) };
+        }
+        for (spot, told) in entry.outputs().iter().zip(told) {
+            match (*spot, told) {
+                (Spot::To(edge, _), None) => self.fabric.sender(edge).post(entry.bytes, self.call.tag)?,
+                (Spot::To(edge, _), Some(of)) => {
+                    self.fabric.point(edge, of, entry.bytes, self.call.tag)?;
+                    #[cfg(test)]
+                    TOLD.set(TOLD.get() + 1);
+                }
+                _ => {}
+            }
+        }
+        *self.filled = filled;
+        self.give_back(entry)?;
         Ok(true)
     }
 
@@ -190,7 +246,7 @@ impl LaneStep<'_> {
         let mut kept = 0;
         for spot in entry.outputs() {
             let Some(found) = self.output(entry, *spot)? else { return Ok(None) };
-            if !(entry.lends && matches!(spot, Spot::To(..))) {
+            if !(entry.handing == Handing::Lent && matches!(spot, Spot::To(..))) {
                 outputs[kept] = found;
                 kept += 1;
             }
@@ -260,10 +316,12 @@ impl LaneStep<'_> {
     fn hand_over(&mut self, entry: &Entry, kept: Option<*const u8>) -> Result<(), Stop> {
         for spot in entry.outputs() {
             if let Spot::To(edge, peer) = *spot {
-                match kept.filter(|_| entry.lends) {
+                match kept.filter(|_| entry.handing == Handing::Lent) {
                     None => self.fabric.sender(edge).post(entry.bytes, self.call.tag)?,
                     Some(address) => {
                         self.fabric.sender(edge).lend(address, entry.bytes, self.call.tag)?;
+                        #[cfg(test)]
+                        LENT.set(LENT.get() + 1);
                         if !self.lent.iter().any(|(known, _)| *known == edge) {
                             self.lent.push((edge, peer));
                         }
@@ -271,6 +329,12 @@ impl LaneStep<'_> {
                 }
             }
         }
+        self.give_back(entry)
+    }
+
+    /// What was used is given back.
+    #[inline(always)]
+    fn give_back(&mut self, entry: &Entry) -> Result<(), Stop> {
         for spot in entry.inputs() {
             if let Spot::From(edge, _) = *spot {
                 self.fabric.receiver(edge).release()?;
@@ -357,12 +421,18 @@ impl LaneStep<'_> {
     /// Where to write to, or `None` while credit is awaited.
     #[inline(always)]
     fn output(&mut self, entry: &Entry, spot: Spot) -> Result<Option<*mut u8>, Stop> {
+        self.output_of(spot, entry, entry.handing != Handing::Lent)
+    }
+
+    /// The same; whether bytes are to be written there, if it is an edge.
+    #[inline(always)]
+    fn output_of(&mut self, spot: Spot, entry: &Entry, written: bool) -> Result<Option<*mut u8>, Stop> {
         Ok(Some(match spot {
             Spot::Recv(offset) => self.call.bound.recv.wrapping_add(offset),
             Spot::Scratch(offset) => self.cells.wrapping_add(offset),
             Spot::Send(_) | Spot::From(..) => return Err(Error::bug("an input as an output").into()),
             Spot::To(edge, peer) => {
-                match self.fabric.sender(edge).acquire(if entry.lends { 0 } else { entry.bytes })? {
+                match self.fabric.sender(edge).acquire(if written { entry.bytes } else { 0 })? {
                     Some(address) => address.as_ptr(),
                     None => {
                         self.waiting_for = Some((peer, entry.instruction));
@@ -392,6 +462,14 @@ pub(super) fn mismatch(peer: Rank, tag: u32, bytes: usize, slot: &Slot) -> Stop 
         format!("expected a message of this call from rank {peer}, found one of another call")
     };
     Reason::Mismatch { peer, detail }.into()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// Messages that this thread has lent,
+    pub(crate) static LENT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    /// and those that told of a slot that another message filled.
+    pub(crate) static TOLD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// A lane takes no more steps in one go once it has moved so many bytes. A rank that reads 64 pieces of a long message

@@ -7,7 +7,7 @@
 use super::host::{RunState, Stop, stages_input};
 use super::lending::Lending;
 use super::step::{Bindings, LaneStep};
-use super::tape::{Kind, Tape};
+use super::tape::{Handing, Kind, Tape};
 use crate::memory::scratch::Scratch;
 use crate::request::Bound;
 use crate::transport::Fabric;
@@ -20,7 +20,9 @@ pub(super) const MOST_STRAIGHT_LANES: usize = 4;
 pub(super) fn may(tape: Option<&Tape>, channels: u16, lanes: usize, lending: Lending) -> bool {
     let short = |tape: &Tape| {
         let mut entries = (0..lanes).flat_map(|lane| tape.lane(lane));
-        entries.all(|entry| entry.kind != Kind::Barrier && !entry.lends && entry.bytes <= SHORT_BYTES)
+        entries.all(|entry| {
+            entry.kind != Kind::Barrier && entry.handing != Handing::Lent && entry.bytes <= SHORT_BYTES
+        })
     };
     let lends = !matches!(lending, Lending::Never | Lending::Nothing);
     channels == 1 && lanes <= MOST_STRAIGHT_LANES && !lends && tape.is_some_and(short)
@@ -43,6 +45,7 @@ pub(super) fn run(
     }
     let chunk_bytes = call.decision.chunk_count * call.bound.dtype.size_bytes();
     let lanes = call.decision.program.lanes.len();
+    let mut filled = [None; MOST_STRAIGHT_LANES];
     loop {
         let (mut open, mut moved) = (0, false);
         for (lane, at) in at.iter_mut().enumerate().take(lanes) {
@@ -55,6 +58,7 @@ pub(super) fn run(
                 bounce: std::ptr::null_mut(),
                 lent: &mut Vec::new(),
                 alone: false,
+                filled: &mut filled[lane],
                 waiting_for: None,
             };
             while let Some(entry) = entries.get(*at) {

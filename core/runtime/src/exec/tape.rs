@@ -11,7 +11,7 @@ use ccl_plan::program::Checked;
 use ccl_plan::{Channel, Rank, ReduceOp, Shape};
 
 use super::host::edge_tag;
-use super::lending::Lending;
+use super::lending::{Lending, Sending};
 use super::reduce::Finish;
 use crate::error::{Error, Result};
 use crate::request::Bound;
@@ -29,8 +29,10 @@ pub(crate) struct Tape {
 pub(super) struct Entry {
     pub(super) kind: Kind,
     pub(super) finish: Finish,
-    /// Whether what goes to peers is lent rather than copied to them.
-    pub(super) lends: bool,
+    /// How what is made gets to peers.
+    pub(super) handing: Handing,
+    /// Whether it is what the entry before it in its lane has sent.
+    pub(super) repeats: bool,
     /// The program's instruction, for reports.
     pub(super) instruction: u32,
     /// Elements moved.
@@ -43,6 +45,9 @@ pub(super) struct Entry {
     input_len: u8,
     output_len: u8,
 }
+
+/// What a step sends as it is: where it lies, and its bytes.
+pub(super) type Sent = (Spot, usize);
 
 /// The pieces of a span in user memory and in scratch; in slots they follow each other.
 #[derive(Clone, Copy)]
@@ -80,6 +85,17 @@ impl Pieces {
     }
 }
 
+/// How what a step makes gets to peers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Handing {
+    /// In a slot of each, or in a line.
+    Copied,
+    /// It is read where the rank keeps it.
+    Lent,
+    /// In a slot of one of them, which the others are told of.
+    Shared,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Move,
@@ -91,7 +107,7 @@ pub(super) enum Kind {
 }
 
 /// Where bytes are.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spot {
     /// Bytes from the start of the send buffer.
     Send(usize),
@@ -114,11 +130,23 @@ impl Entry {
         &self.outputs[..usize::from(self.output_len)]
     }
 
+    /// Whether it only copies what this rank has.
+    fn is_copy(&self) -> bool {
+        let own = matches!(self.inputs(), [Spot::Send(_) | Spot::Recv(_) | Spot::Scratch(_)]);
+        own && self.finish == Finish::NONE
+    }
+
+    /// What it sends, if others may be told of it later.
+    fn sent(&self) -> Option<Sent> {
+        (self.handing == Handing::Shared && self.is_copy()).then(|| (self.inputs[0], self.bytes))
+    }
+
     fn bare(kind: Kind, instruction: u32) -> Entry {
         Entry {
             kind,
             finish: Finish::NONE,
-            lends: false,
+            handing: Handing::Copied,
+            repeats: false,
             instruction,
             count: 0,
             bytes: 0,
@@ -146,19 +174,20 @@ impl Tape {
         program: &Checked,
         layout: &Layout<'_>,
         bound: &Bound,
-        lending: Lending,
+        sending: Sending,
         fabric: &mut Fabric,
     ) -> Result<Option<Tape>> {
         let (mut entries, mut lanes) = (Vec::new(), vec![0]);
         for channel in (0..layout.channels).map(Channel) {
             for lane in 0..program.lanes.len() {
-                let resolve = Resolve::new(bound, layout.n, lending, layout.chunk_count, channel);
+                let resolve = Resolve::new(bound, layout.n, sending, layout.chunk_count, channel);
                 let mut cursor = Cursor::new(program, lane, channel, layout, bound.root);
+                let mut last = None;
                 while let Some(action) = cursor.next(program, layout) {
                     if entries.len() == LONGEST {
                         return Ok(None);
                     }
-                    entries.push(resolve.entry(&action, cursor.instruction() as u32, fabric)?);
+                    entries.push(resolve.entry(&action, cursor.instruction() as u32, &mut last, fabric)?);
                 }
                 lanes.push(entries.len() as u32);
             }
@@ -175,7 +204,7 @@ pub(super) struct Resolve {
     /// Added to every edge's tag.
     edge_tag: u8,
     reduce_op: ReduceOp,
-    lending: Lending,
+    sending: Sending,
     /// Whether receivers may fold what they get from the send buffer.
     folds_inputs: bool,
     /// Bytes of a block, where user data is blocks.
@@ -188,7 +217,7 @@ impl Resolve {
     pub(super) fn new(
         bound: &Bound,
         n: u32,
-        lending: Lending,
+        sending: Sending,
         chunk_count: usize,
         channel: Channel,
     ) -> Resolve {
@@ -198,7 +227,7 @@ impl Resolve {
             channel,
             edge_tag: edge_tag(bound.collective),
             reduce_op: bound.reduce.op(),
-            lending,
+            sending,
             folds_inputs: bound.collective.reduces(),
             block_bytes: (bound.collective.input() != Shape::Whole)
                 .then(|| bound.count * bound.dtype.size_bytes()),
@@ -206,9 +235,22 @@ impl Resolve {
         }
     }
 
-    pub(super) fn entry(&self, action: &Action, instruction: u32, fabric: &mut Fabric) -> Result<Entry> {
+    /// The entry of a lane's next action, `last` being what the one before it has sent.
+    pub(super) fn entry(
+        &self,
+        action: &Action,
+        instruction: u32,
+        last: &mut Option<Sent>,
+        fabric: &mut Fabric,
+    ) -> Result<Entry> {
+        let before = last.take();
         Ok(match action {
-            Action::Move(step) => self.step(step, instruction, fabric)?,
+            Action::Move(step) => {
+                let mut entry = self.step(step, instruction, fabric)?;
+                *last = entry.sent();
+                entry.repeats = last.is_some() && *last == before;
+                entry
+            }
             Action::Signal(site) => {
                 let mut entry = Entry::bare(Kind::Signal, instruction);
                 (entry.outputs[0], entry.output_len) = (self.output(*site, fabric)?, 1);
@@ -247,7 +289,11 @@ impl Resolve {
         if step.pieces > 1 {
             entry.pieces = self.pieces(step);
         }
-        entry.lends = self.lends(&entry, fabric);
+        if self.lends(&entry, fabric) {
+            entry.handing = Handing::Lent;
+        } else if self.shares(&entry, fabric) {
+            entry.handing = Handing::Shared;
+        }
         Ok(entry)
     }
 
@@ -280,7 +326,7 @@ impl Resolve {
         let input = plain && matches!(entry.inputs(), [Spot::Send(_)]);
         let kept = entry.outputs().iter().any(|spot| matches!(spot, Spot::Recv(_)))
             || plain && matches!(entry.inputs(), [Spot::Recv(_)]);
-        let in_place = match self.lending {
+        let in_place = match self.sending.lending {
             Lending::Never | Lending::Nothing => false,
             Lending::Everything { from } | Lending::UnlessAlone { from } => entry.bytes >= from,
         };
@@ -290,12 +336,19 @@ impl Resolve {
             _ => None,
         });
         let able = |lends| match lends {
-            _ if self.lending == Lending::Never => false,
+            _ if self.sending.lending == Lending::Never => false,
             Lends::Nothing => false,
             Lends::InPlace => in_place,
             Lends::OnTheWay => on_the_way,
         };
         edges.next().is_some_and(able) && edges.all(able)
+    }
+
+    /// Whether peers may read what the step sends in a slot of one of them: a result in one piece, too long for a line.
+    fn shares(&self, entry: &Entry, fabric: &Fabric) -> bool {
+        let edges = entry.outputs().iter().filter(|spot| matches!(spot, Spot::To(..))).count();
+        let long = entry.bytes > fabric.short_bytes() && entry.pieces.number == 1;
+        self.sending.shares && long && (edges > 1 || edges == 1 && entry.is_copy())
     }
 
     fn input(&self, site: Site, fabric: &mut Fabric) -> Result<Spot> {

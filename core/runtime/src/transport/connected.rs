@@ -8,7 +8,7 @@ use super::checksum::{ChecksumReceive, ChecksumSend, TRAILER_BYTES};
 use super::edge::{EdgeName, ReceiveKind, SendKind};
 use super::fault;
 use super::net::{Network, Peers, SlotShape, Vigil};
-use super::shm::{MemoryReceive, MemorySend, Neighbours};
+use super::shm::{MemoryReceive, MemorySend, Neighbours, Regions};
 use super::trace::{TraceReceive, TraceSend};
 use super::{
     Bell, Checksum, EdgeKey, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo, TransportSettings,
@@ -19,6 +19,8 @@ use crate::memory::Windows;
 
 pub(super) struct Connected {
     pub(super) neighbours: Neighbours,
+    /// The regions of all ranks, where slots are shared; else none.
+    pub(super) regions: Regions,
     /// Why ranks cannot map each other's memory, if so; the same on all ranks.
     pub(super) not_mapped: Option<String>,
     /// Memory that all ranks registered.
@@ -51,8 +53,9 @@ impl Connected {
     ) -> Result<SendEdge> {
         let EdgeKey { peer, channel, tag } = key;
         let kind = match self.neighbours.reachable(peer) {
-            Some((_, region)) => {
-                SendKind::Memory(MemorySend::new(Arc::clone(region), self.neighbours.me(), channel, tag)?)
+            Some((local, region)) => {
+                let receiver = (local, Arc::clone(region));
+                SendKind::Memory(MemorySend::new(receiver, self.neighbours.me(), channel, tag)?)
             }
             None => {
                 let shape = net_shape(settings);
@@ -80,7 +83,8 @@ impl Connected {
         let EdgeKey { peer, channel, tag } = key;
         let kind = match self.neighbours.reachable(peer) {
             Some((local, region)) => {
-                let (own, theirs) = (Arc::clone(self.neighbours.own()), Arc::clone(region));
+                let own = (Arc::clone(self.neighbours.own()), Arc::clone(&self.regions));
+                let theirs = Arc::clone(region);
                 let sender = (theirs, self.neighbours.memory(peer));
                 ReceiveKind::Memory(MemoryReceive::new(own, sender, local, channel, tag)?)
             }

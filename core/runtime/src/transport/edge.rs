@@ -7,7 +7,7 @@ use ccl_plan::{Channel, Rank};
 
 use super::PathKind;
 use super::net::{NetReceive, NetSend};
-use super::shm::{MemoryReceive, MemorySend};
+use super::shm::{Location, MemoryReceive, MemorySend, Reader};
 use crate::error::{Error, Result};
 
 /// An edge's name at one of its ends.
@@ -123,6 +123,41 @@ impl SendEdge {
             SendKind::Net(edge) => edge.lend(address, bytes, tag),
             SendKind::Wrapped(_) => Err(Error::bug("this edge lends nothing")),
         }
+    }
+
+    /// Whether others may be told where the payload is that was posted last, or is about to be.
+    pub(crate) fn may_share(&self) -> bool {
+        match &self.0 {
+            SendKind::Memory(edge) => edge.may_share(),
+            SendKind::Net(_) | SendKind::Wrapped(_) => false,
+        }
+    }
+
+    /// Where the payload is that was posted last, in a slot. Errors: an edge that has none in memory.
+    pub(super) fn location(&self, bytes: usize) -> Result<Location> {
+        match &self.0 {
+            SendKind::Memory(edge) => Ok(edge.location(bytes)),
+            SendKind::Net(_) | SendKind::Wrapped(_) => Err(Error::bug("this edge shares no slots")),
+        }
+    }
+
+    /// Hands the acquired line over with no payload but where it is.
+    ///
+    /// Errors: nothing acquired, an edge that cannot.
+    pub(super) fn point_to(&mut self, location: Location, tag: u32) -> Result<Reader> {
+        match &mut self.0 {
+            SendKind::Memory(edge) => edge.point_to(location, tag),
+            SendKind::Net(_) | SendKind::Wrapped(_) => Err(Error::bug("this edge shares no slots")),
+        }
+    }
+
+    /// What was posted last is free once this reader has read it, too. Errors: an edge that cannot.
+    pub(super) fn share(&mut self, reader: Reader) -> Result<()> {
+        match &mut self.0 {
+            SendKind::Memory(edge) => edge.share(reader),
+            SendKind::Net(_) | SendKind::Wrapped(_) => return Err(Error::bug("this edge shares no slots")),
+        }
+        Ok(())
     }
 
     /// Whether everything lent so far is the caller's again: read by the consumer, or taken by the

@@ -7,7 +7,7 @@ use ccl_plan::{Channel, Rank};
 
 use super::connected::Connected;
 use super::net::{Network, Peers, SlotShape};
-use super::shm::{Neighbours, Own};
+use super::shm::{Neighbours, Own, Regions};
 use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo};
 use super::{TransportSettings, WaitSettings, agree, host};
 use crate::config::NameFilter;
@@ -166,8 +166,10 @@ impl Fabric {
         let wait = self.wait_settings(&infos, &kinds);
         self.reads_directly = not_directly.is_none() && !kinds.contains(&PathKind::Net);
         let relay = Arc::clone(relay);
+        let regions = if not_mapped.is_none() { neighbours.regions() } else { Regions::default() };
         self.connected = Some(Connected {
             neighbours,
+            regions,
             not_mapped,
             windows: Windows::default(),
             cache_bytes: cache::last_level_bytes().unwrap_or(USUAL_CACHE_BYTES),
@@ -234,6 +236,26 @@ impl Fabric {
     #[inline]
     pub fn receiver(&mut self, edge: EdgeIndex) -> &mut ReceiveEdge {
         &mut self.receivers[edge.0 as usize]
+    }
+
+    /// Hands a line of an edge over whose payload of `bytes` bytes is what was last posted on another edge, in a slot.
+    /// Only where [`Fabric::shares_slots`], and [`SendEdge::may_share`] of the other edge.
+    ///
+    /// Errors: nothing acquired, not edges in memory.
+    pub(crate) fn point(&mut self, edge: EdgeIndex, to: EdgeIndex, bytes: usize, tag: u32) -> Result<()> {
+        let location = self.sender(to).location(bytes)?;
+        let reader = self.sender(edge).point_to(location, tag)?;
+        self.sender(to).share(reader)
+    }
+
+    /// Whether all ranks map each other's regions, so that one slot may serve several of them. The same on all ranks.
+    pub(crate) fn shares_slots(&self) -> bool {
+        self.connected.as_ref().is_some_and(|connected| !connected.regions.is_empty())
+    }
+
+    /// Most payload bytes of a message in memory that takes no slot.
+    pub(crate) fn short_bytes(&self) -> usize {
+        self.settings.layout(1).short_bytes()
     }
 
     /// Most payload bytes of a slot in memory.

@@ -110,10 +110,16 @@ impl Host {
         let Rates { message_ns, move_ns, gamma_ns_per_byte, .. } = self.rates;
         let (bytes, memory) = (step.bytes as f64, step.memory);
         let messages = f64::from(step.receives + step.sends);
-        let filled = if how.lends { 0.0 } else { f64::from(step.sends) };
+        let shares = self.rates.shares && step.bytes > SHORT_BYTES;
+        let filled = match (how.lends, shares) {
+            (true, _) => 0.0,
+            (false, true) => f64::from(step.fills),
+            (false, false) => f64::from(step.sends),
+        };
         let slots = f64::from(step.receives) - how.read + filled;
         // Who lends what it has, and keeps no other copy, does not touch it.
-        let untouched = how.lends && step.folds == 0 && memory.written() == 0;
+        let told = shares && step.sends > 0 && step.fills == 0;
+        let untouched = (how.lends || told) && step.folds == 0 && memory.written() == 0;
         let own = if untouched { 0.0 } else { f64::from(memory.read() + memory.written()) };
         // What is folded where it was lent is read piece by piece into a buffer first.
         let bounced = if step.folds > 0 { how.read } else { 0.0 };

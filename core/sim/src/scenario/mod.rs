@@ -191,6 +191,7 @@ impl Setting {
                 far_bytes: 1.0,
                 cores: 0,
                 pulls: false,
+                shares: false,
             };
             let cost = cost(self.collective, self.algorithm, n, bytes, &rates, self.channels);
             return Ok((rates.time_ns(&cost, self.channels), 0));

@@ -2,7 +2,8 @@
 //!
 //! A payload lies in the message's line if it is very short, beside it if it is short, in a slot, or,
 //! if it is *lent*, where the producer's user keeps it: the line then says where, and the consumer
-//! reads it from there. What is
+//! reads it from there. So it does if the payload is in a slot of another edge, since somebody else is sent the
+//! same ([`Cells`]). What is
 //! lent is the producer's again when the slot is released, or when it withdraws everything because
 //! the communicator failed; a consumer that was reading meanwhile learns of it and fails as well.
 
@@ -12,11 +13,15 @@ use std::sync::atomic::Ordering;
 
 use ccl_plan::Channel;
 
+use super::cells::{Cells, Location, Reader};
 use super::layout::{EdgePlace, HeadLine, Region, SlotLine};
-use super::ring::{Consumer, Producer, Uses};
+use super::ring::{Consumer, Producer};
 use crate::error::{Error, Result};
 use crate::memory::PeerMemory;
 use crate::transport::Slot;
+
+/// The regions of all ranks of a host, by place.
+pub(crate) type Regions = Arc<[Arc<Region>]>;
 
 /// Payloads up to this many bytes travel in the message's line, beside the flag.
 pub(crate) const INLINE_BYTES: usize = 48;
@@ -25,11 +30,13 @@ pub(crate) const INLINE_BYTES: usize = 48;
 #[derive(Debug)]
 pub(crate) struct MemorySend {
     producer: Producer,
-    slots: Uses,
+    slots: Cells,
     place: Place,
     /// Bytes acquired; negative when nothing is.
     acquired: isize,
     receiver: Arc<Region>,
+    /// The receiver's place among the ranks of the host.
+    local: usize,
 }
 
 /// The consumer's end; the edge lies in its own region.
@@ -42,20 +49,25 @@ pub(crate) struct MemoryReceive {
     sender: Arc<Region>,
     /// The sender's other memory, if it may be read.
     lender: Option<PeerMemory>,
-    /// The slot that the next long payload is in.
-    slot: usize,
+    /// The regions of all ranks of the host, if slots are shared.
+    regions: Regions,
     /// Of the message last peeked.
     marks: u32,
 }
 
 impl MemorySend {
-    /// The edge from local rank `source` into `receiver`'s region. The caller makes at most one for
-    /// each edge in the region's life.
-    pub(crate) fn new(receiver: Arc<Region>, source: usize, channel: Channel, tag: u8) -> Result<MemorySend> {
+    /// The edge from local rank `source` into the region of the receiver, which is at `local`. The caller makes at
+    /// most one for each edge in the region's life.
+    pub(crate) fn new(
+        (local, receiver): (usize, Arc<Region>),
+        source: usize,
+        channel: Channel,
+        tag: u8,
+    ) -> Result<MemorySend> {
         let place = Place::find(&receiver, source, channel, tag)?;
         let slots = receiver.layout().slots;
         let producer = Producer::new(place.lines_count, slots);
-        Ok(MemorySend { producer, slots: Uses::new(slots), place, acquired: NOTHING, receiver })
+        Ok(MemorySend { producer, slots: Cells::new(slots), place, acquired: NOTHING, receiver, local })
     }
 
     /// See [`crate::transport::SendEdge::acquire`].
@@ -66,13 +78,21 @@ impl MemorySend {
         }
         // SAFETY: the head line lies in `receiver`'s mapping and is only used as an atomic.
         let head = unsafe { self.place.head.as_ref() };
-        let free = self.producer.free(&head.head)
-            && (bytes <= self.place.short_bytes || self.producer.free_of(&self.slots, &head.head));
-        if !free {
+        if !self.producer.free(&head.head) {
             return Ok(None);
         }
+        let line = self.producer.line();
+        let payload = if bytes <= INLINE_BYTES {
+            self.place.in_line(line)
+        } else if bytes <= self.place.short_bytes {
+            self.place.short(line)
+        } else {
+            let released = self.producer.released(&head.head);
+            let Some(slot) = self.slots.choose(released) else { return Ok(None) };
+            self.place.slot(slot)
+        };
         self.acquired = bytes.cast_signed();
-        Ok(Some(self.place.payload(bytes, self.producer.line(), self.slots.at())))
+        Ok(Some(payload))
     }
 
     /// See [`crate::transport::SendEdge::post`].
@@ -88,6 +108,7 @@ impl MemorySend {
             SHORT
         } else {
             self.slots.take(self.producer.next());
+            self.say([self.slots.chosen() as u64, 0]);
             0
         };
         self.publish(bytes as u32 | kind, tag);
@@ -113,12 +134,48 @@ impl MemorySend {
             return Err(not_acquired(bytes, self.acquired));
         }
         self.acquired = NOTHING;
+        self.say([address.addr() as u64, bytes as u64]);
+        self.publish(LENT, tag);
+        Ok(())
+    }
+
+    /// Whether others may be sent what was posted last, or is about to be, by [`MemorySend::point_to`].
+    pub(in crate::transport) fn may_share(&self) -> bool {
+        self.slots.may_share()
+    }
+
+    /// Where the long payload is that was posted last.
+    pub(in crate::transport) fn location(&self, bytes: usize) -> Location {
+        let slot = self.place.slot(self.slots.chosen());
+        Location { local: self.local as u32, offset: self.receiver.offset_of(slot), bytes }
+    }
+
+    /// Hands the acquired line over, with a payload that lies in a slot of another edge of this producer; who reads
+    /// it there, for [`MemorySend::share`] of that edge.
+    ///
+    /// Errors: nothing acquired.
+    pub(in crate::transport) fn point_to(&mut self, location: Location, tag: u32) -> Result<Reader> {
+        if self.acquired < 0 {
+            return Err(not_acquired(location.bytes, self.acquired));
+        }
+        self.acquired = NOTHING;
+        self.say([u64::from(location.local), location.offset]);
+        let reader = Reader::new(self.place.head, Arc::clone(&self.receiver), self.producer.next());
+        self.publish(location.bytes as u32 | ELSEWHERE, tag);
+        Ok(reader)
+    }
+
+    /// What was posted last is the receiver's and this reader's until both have released it.
+    pub(in crate::transport) fn share(&mut self, reader: Reader) {
+        self.slots.share(reader);
+    }
+
+    /// Writes two words into the line about to be published.
+    fn say(&mut self, said: [u64; 2]) {
         let words: NonNull<[u64; 2]> = self.place.in_line(self.producer.line()).cast();
         // SAFETY: the line's payload is longer than two words, on an 8-byte boundary, and the
         // producer's until it publishes the line.
-        unsafe { words.write([address.addr() as u64, bytes as u64]) };
-        self.publish(LENT, tag);
-        Ok(())
+        unsafe { words.write(said) };
     }
 
     /// See [`crate::transport::SendEdge::all_released`].
@@ -131,9 +188,10 @@ impl MemorySend {
 
 impl MemoryReceive {
     /// The edge from local rank `source` into one's own region; `sender` is that rank's region,
-    /// where its bell is. The caller makes at most one for each edge in the region's life.
+    /// where its bell is. `regions`: of all ranks of the host, if slots are shared. The caller makes at most one for
+    /// each edge in the region's life.
     pub(crate) fn new(
-        own: Arc<Region>,
+        (own, regions): (Arc<Region>, Regions),
         (sender, lender): (Arc<Region>, Option<PeerMemory>),
         source: usize,
         channel: Channel,
@@ -141,7 +199,7 @@ impl MemoryReceive {
     ) -> Result<MemoryReceive> {
         let place = Place::find(&own, source, channel, tag)?;
         let consumer = Consumer::new(place.lines_count);
-        Ok(MemoryReceive { consumer, place, _own: own, sender, lender, slot: 0, marks: 0 })
+        Ok(MemoryReceive { consumer, place, _own: own, sender, lender, regions, marks: 0 })
     }
 
     /// See [`crate::transport::ReceiveEdge::peek`].
@@ -159,7 +217,8 @@ impl MemoryReceive {
         let (data, most) = match marks & (IN_LINE | SHORT | LENT) {
             IN_LINE => (self.place.in_line(index), INLINE_BYTES),
             SHORT => (self.place.short(index), self.place.short_bytes),
-            0 => (self.place.slot(self.slot), self.place.slot_bytes),
+            0 => (self.own_slot(index)?, self.place.slot_bytes),
+            ELSEWHERE => (self.elsewhere(index, bytes)?, self.place.slot_bytes),
             _ => return self.borrow(index, tag).map(Some),
         };
         if bytes > most {
@@ -168,12 +227,33 @@ impl MemoryReceive {
         Ok(Some(Slot { data, bytes, tag, lent: false }))
     }
 
-    #[cold]
-    fn borrow(&mut self, line: usize, tag: u32) -> Result<Slot> {
+    /// The slot of this edge that a line speaks of.
+    fn own_slot(&self, line: usize) -> Result<NonNull<u8>> {
+        let [slot, _] = self.said(line);
+        match usize::try_from(slot) {
+            Ok(slot) if slot < self.place.slots_count => Ok(self.place.slot(slot)),
+            _ => Err(misplaced()),
+        }
+    }
+
+    /// The slot of another edge that a line speaks of.
+    fn elsewhere(&self, line: usize, bytes: usize) -> Result<NonNull<u8>> {
+        let [local, offset] = self.said(line);
+        let region = usize::try_from(local).ok().and_then(|local| self.regions.get(local));
+        region.and_then(|region| region.payload(offset, bytes)).ok_or_else(misplaced)
+    }
+
+    /// The two words in a line that was published.
+    fn said(&self, line: usize) -> [u64; 2] {
         let words: NonNull<[u64; 2]> = self.place.in_line(line).cast();
         // SAFETY: the line's payload is longer than two words, on an 8-byte boundary, and the
         // consumer's until it releases the line.
-        let [address, bytes] = unsafe { words.read() };
+        unsafe { words.read() }
+    }
+
+    #[cold]
+    fn borrow(&mut self, line: usize, tag: u32) -> Result<Slot> {
+        let [address, bytes] = self.said(line);
         let data = NonNull::new(std::ptr::without_provenance_mut(address as usize));
         let data = data.ok_or_else(|| Error::bug("a slot is lent at the null address"))?;
         Ok(Slot { data, bytes: bytes as usize, tag, lent: true })
@@ -192,12 +272,8 @@ impl MemoryReceive {
     #[inline]
     pub(crate) fn release(&mut self) -> Result<()> {
         let marks = std::mem::take(&mut self.marks);
-        if marks & (IN_LINE | SHORT) == 0 {
-            if marks & LENT == 0 {
-                self.slot = if self.slot + 1 == self.place.slots_count { 0 } else { self.slot + 1 };
-            } else if self.sender.withdrawn() {
-                return Err(withdrawn());
-            }
+        if marks & (IN_LINE | SHORT | LENT) == LENT && self.sender.withdrawn() {
+            return Err(withdrawn());
         }
         // SAFETY: the head line lies in `own`'s mapping and is only used as an atomic.
         let head = unsafe { self.place.head.as_ref() };
@@ -252,16 +328,6 @@ impl Place {
         unsafe { self.lines.add(index).as_ref() }
     }
 
-    /// Where a payload of `bytes` bytes goes whose message has line `line`.
-    #[inline]
-    fn payload(&self, bytes: usize, line: usize, slot: usize) -> NonNull<u8> {
-        match bytes {
-            0..=INLINE_BYTES => self.in_line(line),
-            _ if bytes <= self.short_bytes => self.short(line),
-            _ => self.slot(slot),
-        }
-    }
-
     #[inline]
     fn in_line(&self, index: usize) -> NonNull<u8> {
         debug_assert!(index < self.lines_count);
@@ -309,6 +375,15 @@ fn overwritten(bytes: usize, capacity_bytes: usize) -> Error {
 }
 
 #[cold]
+fn misplaced() -> Error {
+    Error::new(
+        crate::Fault::System { errno: None },
+        "expected a message in shared memory to say which slot it is in, found none there",
+        "something wrote over shared memory: run with CCL_CHECKSUM=1, and look for stray writes in the peer",
+    )
+}
+
+#[cold]
 fn unreadable(error: std::io::Error) -> Error {
     Error::system(
         "read the memory of a rank of this host",
@@ -322,12 +397,14 @@ fn withdrawn() -> Error {
     Error::new(crate::Fault::Network, "the peer gave up while its buffer was read", "look for its own error")
 }
 
-/// A line's marks: where the payload is; none of these: in the next slot.
+/// A line's marks: where the payload is; none of these: in the slot that the line names.
 const IN_LINE: u32 = 1 << 31;
 /// Beside the line.
 const SHORT: u32 = 1 << 30;
 /// In the producer's memory.
 const LENT: u32 = 1 << 29;
+/// In a slot of another edge.
+const ELSEWHERE: u32 = SHORT | LENT;
 /// The next message is in line 0.
 const TURNS: u32 = 1 << 28;
 /// The payload's bytes, unless lent.
@@ -348,9 +425,9 @@ mod tests {
         let (from, into) = (Arc::new(Region::for_tests(2)), Arc::new(Region::for_tests(2)));
         let memory = PeerMemory::of(std::process::id());
         assert!(from.shows_through(memory).unwrap());
-        let send = MemorySend::new(Arc::clone(&into), 0, Channel(0), 0).unwrap();
+        let send = MemorySend::new((1, Arc::clone(&into)), 0, Channel(0), 0).unwrap();
         let sender = (Arc::clone(&from), Some(memory));
-        (send, MemoryReceive::new(into, sender, 0, Channel(0), 0).unwrap(), from)
+        (send, MemoryReceive::new((into, Arc::default()), sender, 0, Channel(0), 0).unwrap(), from)
     }
 
     fn fetched(receive: &MemoryReceive, slot: &Slot) -> Vec<u8> {
@@ -407,9 +484,9 @@ mod tests {
         ) {
             let layout = Layout { locals: 2, channels: 1, tags: 1, slots: 3, slot_bytes: 9000 };
             let region = Arc::new(Region::of_layout(layout));
-            let mut send = MemorySend::new(Arc::clone(&region), 0, Channel(0), 0).unwrap();
+            let mut send = MemorySend::new((1, Arc::clone(&region)), 0, Channel(0), 0).unwrap();
             let sender = (Arc::clone(&region), None);
-            let mut receive = MemoryReceive::new(region, sender, 0, Channel(0), 0).unwrap();
+            let mut receive = MemoryReceive::new((region, Arc::default()), sender, 0, Channel(0), 0).unwrap();
             let mut under_way = VecDeque::new();
             for (message, bytes) in lengths.into_iter().enumerate() {
                 let eager = pauses >> (message % 64) & 1 == 1;

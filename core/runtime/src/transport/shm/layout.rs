@@ -121,7 +121,7 @@ impl Layout {
     }
 
     /// Most bytes of a payload that needs no slot.
-    pub(super) fn short_bytes(&self) -> usize {
+    pub(crate) fn short_bytes(&self) -> usize {
         self.slot_bytes.min(SHORT_BYTES)
     }
 
@@ -132,7 +132,7 @@ impl Layout {
 
     /// Bytes from one slot to the next.
     pub(super) fn stride(&self) -> usize {
-        self.slot_bytes.next_multiple_of(64)
+        self.slot_bytes.next_multiple_of(SLOT_ALIGNMENT)
     }
 
     fn short_payload_bytes(&self) -> usize {
@@ -256,6 +256,18 @@ impl Region {
         })
     }
 
+    /// How far from the start of the region a payload is that lies in it.
+    pub(super) fn offset_of(&self, payload: NonNull<u8>) -> u64 {
+        (payload.addr().get() - self.mapping.at(0).addr().get()) as u64
+    }
+
+    /// The payload of `bytes` bytes that is so far from the start; `None` outside of where payloads are.
+    pub(super) fn payload(&self, offset: u64, bytes: usize) -> Option<NonNull<u8>> {
+        let start = usize::try_from(offset).ok()?;
+        let inside = start >= self.layout.payload_start() && start.checked_add(bytes)? <= self.layout.bytes();
+        (inside && start.is_multiple_of(SLOT_ALIGNMENT)).then(|| self.mapping.at(start))
+    }
+
     /// Bytes that are mapped.
     pub(crate) fn bytes(&self) -> usize {
         self.mapping.bytes()
@@ -296,6 +308,7 @@ fn words(nonce: &[u8; 32]) -> [u64; 4] {
 }
 
 const PAGE_BYTES: usize = 4096;
+const SLOT_ALIGNMENT: usize = 64;
 /// Eight ranks on two cores broadcast 8 bytes in 4.4 µs with 8 lines, in 2.0 with 32, in 1.4 with 128.
 const LINES: usize = 64;
 /// Longer messages are worth a switch to another rank.

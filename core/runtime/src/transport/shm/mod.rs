@@ -5,6 +5,7 @@
 
 mod bell;
 mod beside;
+mod cells;
 mod edge;
 mod layout;
 mod neighbours;
@@ -13,7 +14,8 @@ mod visits;
 
 pub use bell::Bell;
 pub(super) use bell::NETWORK_SLEEP;
-pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend};
+pub(super) use cells::{Location, Reader};
+pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend, Regions};
 pub(crate) use layout::Layout;
 pub(crate) use neighbours::{Neighbours, Own};
 pub(crate) use visits::Visitors;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ccl_plan::Rank;
 
 use super::beside::Beside;
+use super::edge::Regions;
 use super::layout::{Layout, Region};
 use crate::error::{Error, Result};
 use crate::memory::{Exchange, Mailbox, Mapping, MemoryFile, Neighbour, PeerMemory};
@@ -118,6 +119,15 @@ impl Neighbours {
     pub(crate) fn reachable(&self, peer: Rank) -> Option<(usize, &Arc<Region>)> {
         let local = self.local(peer)?;
         self.regions[local].as_ref().ok().map(|region| (local, region))
+    }
+
+    /// The regions of all candidates; none if some are not mapped.
+    pub(crate) fn regions(&self) -> Regions {
+        self.regions
+            .iter()
+            .map(|region| region.as_ref().ok().cloned())
+            .collect::<Option<_>>()
+            .unwrap_or_default()
     }
 
     /// A peer's memory outside its region, if it can be read.

@@ -35,7 +35,7 @@ pub(super) struct Producer {
 
 /// Cells that messages use in turn.
 #[derive(Debug)]
-pub(super) struct Uses {
+struct Uses {
     /// The cell to use next.
     at: usize,
     /// One more than the message that last used each cell.
@@ -70,13 +70,11 @@ impl Producer {
         }
     }
 
-    /// Whether the cell that `cells` gives out next is free.
+    /// Messages below this one have been released.
     #[inline]
-    pub(super) fn free_of(&mut self, cells: &Uses, head: &impl Word) -> bool {
-        cells.free(self.released) || {
-            self.look(head);
-            cells.free(self.released)
-        }
+    pub(super) fn released(&mut self, head: &impl Word) -> u64 {
+        self.look(head);
+        self.released
     }
 
     /// Whether the message after the one about to be published goes to line 0; the line has to say so.
@@ -134,20 +132,8 @@ impl Producer {
 
 impl Uses {
     /// Of `cells` cells.
-    pub(super) fn new(cells: usize) -> Uses {
+    fn new(cells: usize) -> Uses {
         Uses { at: 0, last: vec![0; cells].into() }
-    }
-
-    /// The cell to use next.
-    #[inline]
-    pub(super) fn at(&self) -> usize {
-        self.at
-    }
-
-    /// Message `message` uses the cell; the next one uses the cell after it.
-    pub(super) fn take(&mut self, message: u64) {
-        self.last[self.at] = message + 1;
-        self.at = following(self.at, self.last.len());
     }
 
     #[inline]

@@ -1,0 +1,198 @@
+//! The slots of an edge: which is free, and who else reads each.
+//!
+//! A slot lies on the edge whose message it carries. A producer that has the same for other receivers need not fill a slot
+//! of each: it tells them where the first one is. Such a slot is free again once all of them have released their
+//! messages, of which they tell in the heads of their own edges.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::layout::{HeadLine, Region};
+
+/// The slots of one edge, as its producer knows them.
+#[derive(Debug)]
+pub(super) struct Cells {
+    /// One more than the edge's message that last used each.
+    last: Box<[u64]>,
+    /// Messages of other edges that speak of one.
+    readers: Vec<(usize, Reader)>,
+    /// The one that was given out last.
+    chosen: usize,
+}
+
+/// Whoever reads a slot of somebody else's edge.
+#[derive(Debug)]
+pub(in crate::transport) struct Reader {
+    /// Its edge's head, and the region that it lies in.
+    head: NonNull<HeadLine>,
+    _region: Arc<Region>,
+    /// What the head says once it has read.
+    until: u64,
+}
+
+/// Where a payload lies in the regions of a host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::transport) struct Location {
+    /// The place of the region's owner among the ranks of the host.
+    pub(super) local: u32,
+    /// Bytes from the start of that region.
+    pub(super) offset: u64,
+    pub(super) bytes: usize,
+}
+
+impl Cells {
+    /// Of `cells` slots, all free.
+    pub(super) fn new(cells: usize) -> Cells {
+        Cells { last: vec![0; cells].into(), readers: Vec::new(), chosen: 0 }
+    }
+
+    /// The first free slot, where the edge's own messages below `released` are: the slots that are used then stay few,
+    /// and in the nearest cache, with a consumer that keeps up.
+    pub(super) fn choose(&mut self, released: u64) -> Option<usize> {
+        self.readers.retain(|(_, reader)| !reader.has_read());
+        let read = |cell: usize| self.readers.iter().any(|(other, _)| *other == cell);
+        self.chosen = (0..self.last.len()).find(|cell| self.last[*cell] <= released && !read(*cell))?;
+        Some(self.chosen)
+    }
+
+    /// The slot that was chosen last.
+    pub(super) fn chosen(&self) -> usize {
+        self.chosen
+    }
+
+    /// The edge's message `message` uses the chosen slot.
+    pub(super) fn take(&mut self, message: u64) {
+        self.last[self.chosen] = message + 1;
+    }
+
+    /// Whether others may be told of the chosen slot. Not so many slots may wait for them that the edge's own receiver
+    /// could be kept waiting: its credit has to depend on itself alone, as it does in the proofs of programs.
+    pub(super) fn may_share(&self) -> bool {
+        let read = |cell: usize| self.readers.iter().any(|(other, _)| *other == cell);
+        let shared = (0..self.last.len()).filter(|cell| *cell != self.chosen && read(*cell)).count();
+        shared + CREDIT < self.last.len()
+    }
+
+    /// Somebody else reads the chosen slot.
+    pub(super) fn share(&mut self, reader: Reader) {
+        self.readers.push((self.chosen, reader));
+    }
+}
+
+impl Reader {
+    /// Whoever gives back message `message` of an edge in `region`.
+    pub(super) fn new(head: NonNull<HeadLine>, region: Arc<Region>, message: u64) -> Reader {
+        Reader { head, _region: region, until: message + 1 }
+    }
+
+    fn has_read(&self) -> bool {
+        // SAFETY: the head line lies in a region that is kept mapped, and is only used as an atomic.
+        let head = unsafe { self.head.as_ref() };
+        // Acquire pairs with the store in `Consumer::release`: its reads of the slot happen before our writes.
+        head.head.load(Ordering::Acquire) >= self.until
+    }
+}
+
+// SAFETY: the head lies in a region that it keeps mapped, and is only used as an atomic.
+unsafe impl Send for Reader {}
+
+/// Slots that are never shared: what the library's own programs need to run without ever waiting for each other for good.
+const CREDIT: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use ccl_plan::Channel;
+
+    use super::super::edge::{MemoryReceive, MemorySend, Regions};
+    use super::super::layout::Layout;
+    use super::*;
+
+    const LAYOUT: Layout = Layout { locals: 3, channels: 1, tags: 1, slots: 4, slot_bytes: 9000 };
+
+    /// Rank 0's edges to ranks 1 and 2, and their ends of them.
+    fn edges() -> ([MemorySend; 2], [MemoryReceive; 2]) {
+        let regions: Regions = (0..3).map(|_| Arc::new(Region::of_layout(LAYOUT))).collect();
+        let send = |to: usize| MemorySend::new((to, Arc::clone(&regions[to])), 0, Channel(0), 0).unwrap();
+        let receive = |at: usize| {
+            let own = (Arc::clone(&regions[at]), Arc::clone(&regions));
+            MemoryReceive::new(own, (Arc::clone(&regions[0]), None), 0, Channel(0), 0).unwrap()
+        };
+        ([send(1), send(2)], [receive(1), receive(2)])
+    }
+
+    fn fill(edge: &mut MemorySend, byte: u8, tag: u32) -> bool {
+        let Some(payload) = edge.acquire(9000).unwrap() else { return false };
+        // SAFETY: the slot was acquired for as many bytes.
+        unsafe { payload.write_bytes(byte, 9000) };
+        edge.post(9000, tag).unwrap();
+        true
+    }
+
+    fn point(from: &mut MemorySend, to: &mut MemorySend, tag: u32) {
+        from.acquire(0).unwrap().unwrap();
+        let reader = from.point_to(to.location(9000), tag).unwrap();
+        to.share(reader);
+    }
+
+    /// The byte that all of the oldest message consists of.
+    fn read(edge: &mut MemoryReceive) -> u8 {
+        let slot = edge.peek().unwrap().unwrap();
+        assert!(!slot.lent);
+        // SAFETY: the slot is the consumer's until it releases it.
+        let bytes = unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.bytes) };
+        assert!(bytes.len() == 9000 && bytes.iter().all(|byte| *byte == bytes[0]));
+        bytes[0]
+    }
+
+    #[test]
+    fn a_slot_is_free_once_all_have_read_it() {
+        let ([mut first, mut second], [mut one, mut two]) = edges();
+        for round in 0..20u8 {
+            assert!(fill(&mut first, round, 0));
+            let place = first.location(9000);
+            point(&mut second, &mut first, 0);
+            assert_eq!(read(&mut one), round);
+            one.release().unwrap();
+            // The first receiver is done with it, the second one not.
+            assert!(fill(&mut first, 100 + round, 0));
+            assert_ne!(first.location(9000), place);
+            assert_eq!((read(&mut one), read(&mut two)), (100 + round, round));
+            one.release().unwrap();
+            two.release().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_receiver_that_stands_still_keeps_no_other_waiting() {
+        let ([mut first, mut second], [mut one, mut two]) = edges();
+        let mut shared = Vec::new();
+        for round in 0..30 {
+            assert!(fill(&mut first, round, 0), "{round}");
+            if first.may_share() {
+                point(&mut second, &mut first, 0);
+                shared.push(round);
+            }
+            assert_eq!(read(&mut one), round);
+            one.release().unwrap();
+        }
+        // Two slots are left to the first receiver, however many the second one has not read.
+        assert_eq!(shared, [0, 1]);
+        for round in shared {
+            assert_eq!(read(&mut two), round);
+            two.release().unwrap();
+        }
+        assert!(fill(&mut first, 0, 0) && first.may_share());
+    }
+
+    #[test]
+    fn what_lies_outside_of_all_slots_is_refused() {
+        for (local, offset) in [(3, 1 << 16), (1, 0), (1, 1 << 40), (1, u64::MAX), (2, (1 << 16) + 1)] {
+            let ([_, mut second], [_, mut two]) = edges();
+            second.acquire(0).unwrap().unwrap();
+            second.point_to(Location { local, offset, bytes: 9000 }, 0).unwrap();
+            let error = two.peek().unwrap_err();
+            assert!(error.cause().contains("which slot it is in"), "{local} {offset}: {error}");
+        }
+    }
+}
