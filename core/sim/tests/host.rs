@@ -87,6 +87,26 @@ fn bytes_are_the_work_of_all_ends_of_their_way() {
 }
 
 #[test]
+fn one_slot_serves_all_receivers_of_the_same() {
+    let of = |collective, algorithm, count, shares| {
+        let plan = Plan::new(collective, algorithm, 4).unwrap();
+        let job = Job::new(&plan, &Case { chunk_count: 1 << 20, ..even_case(4, count) }, 4).unwrap();
+        let rates = Rates { cores: 1, beta_ns_per_byte: 0.5, shares, ..FREE };
+        calls(&job, &Host::new(rates), 1).unwrap()[0] / (4.0 * count as f64 * 0.125)
+    };
+    let near = |found: f64, ends: f64| assert!((found / ends - 1.0).abs() < 1e-9, "{found} {ends}");
+    let (broadcast, gather) = (Collective::Broadcast, Collective::AllGather);
+    // The root fills three slots or one; all write their results, the root from its own input.
+    near(of(broadcast, Algorithm::Direct, 1 << 20, false), 6.0 + 2.0 + 6.0);
+    near(of(broadcast, Algorithm::Direct, 1 << 20, true), 2.0 + 2.0 + 6.0);
+    near(of(gather, Algorithm::Direct, 1 << 18, false), 4.0 * 14.0);
+    near(of(gather, Algorithm::Direct, 1 << 18, true), 4.0 * 10.0);
+    // In a ring nobody sends the same twice. What fits beside its line is never shared.
+    near(of(gather, Algorithm::Ring, 1 << 18, true), of(gather, Algorithm::Ring, 1 << 18, false));
+    near(of(broadcast, Algorithm::Direct, 1024, true), 14.0);
+}
+
+#[test]
 fn ranks_on_a_core_take_turns() {
     let plan = Plan::new(Collective::AllReduce, Algorithm::OneShot, 2).unwrap();
     let job = Job::new(&plan, &even_case(2, 2), 4).unwrap();

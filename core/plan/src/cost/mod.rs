@@ -236,9 +236,9 @@ pub fn cost(
     }
 }
 
-/// From how many bytes on a message of a collective among `n` ranks is better read where the sender has it than copied into slots
-/// and out of them, if all of its messages can be; `None` if however long it is not. Measured: ADR 0029
-/// and, since slots serve several receivers, 0032.
+/// From how many bytes on a message of a collective among `n` ranks is better read where the sender has it than copied
+/// into slots and out of them, if all of its messages can be; `None` if however long it is not. Measured: ADR 0029 and,
+/// since slots serve several receivers, 0032.
 pub const fn read_from_bytes(collective: Collective, n: u32) -> Option<u64> {
     match collective {
         // Every rank sends and receives at the same time, and one copy is less work than two; but one to a slot is soon
@@ -252,7 +252,8 @@ pub const fn read_from_bytes(collective: Collective, n: u32) -> Option<u64> {
         | Collective::ReduceScatterV => Some(32 << 10),
         // So do many messages. Readers of a scatter work side by side, and the root not at all.
         Collective::Send | Collective::Recv | Collective::Scatter | Collective::ScatterV => Some(48 << 10),
-        // Half of what is read was just written by another core, and goes to all others. Who only sends would look on while others copy, and a root that reads would work alone.
+        // Half of what an all-reduce would read was just written by another core, and goes to all others. Who only sends
+        // would look on while others copy, and a root that reads would work alone.
         Collective::AllReduce
         | Collective::Broadcast
         | Collective::Reduce

@@ -12,7 +12,8 @@ pub(super) fn shared(collective: Collective, algorithm: Algorithm, load: &Load, 
     let (n, whole) = (f64::from(load.n), cost.bytes);
     let block = whole / n;
     let message_bytes = match (collective, algorithm) {
-        (Collective::AllGather, _) | (_, Algorithm::TwoShot | Algorithm::TwoShotTree) => block,
+        (Collective::AllGather | Collective::AllGatherV, _)
+        | (_, Algorithm::TwoShot | Algorithm::TwoShotTree) => block,
         (_, Algorithm::DoubleTree) => whole / 2.0,
         _ => whole,
     };
@@ -27,7 +28,7 @@ pub(super) fn shared(collective: Collective, algorithm: Algorithm, load: &Load, 
         (Collective::AllReduce, Algorithm::OneShot | Algorithm::OneShotTree) => {
             ((peers - 1.0) / 2.0 * whole, n * (peers - 1.0) / 2.0 * whole)
         }
-        (Collective::AllGather, Algorithm::Direct)
+        (Collective::AllGather | Collective::AllGatherV, Algorithm::Direct)
         | (Collective::AllReduce, Algorithm::TwoShot | Algorithm::TwoShotTree) => {
             ((peers - 1.0) / 2.0 * block, n * (peers - 1.0) / 2.0 * block)
         }
