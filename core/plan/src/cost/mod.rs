@@ -14,6 +14,7 @@ mod work;
 
 pub use self::counted::Counted;
 pub use self::nodes::{Nodes, Traffic};
+pub use self::shared::SHORT_BYTES;
 use self::shared::shared;
 use self::work::work;
 use crate::algo::Algorithm;

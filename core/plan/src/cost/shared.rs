@@ -17,7 +17,7 @@ pub(super) fn shared(collective: Collective, algorithm: Algorithm, load: &Load, 
         (_, Algorithm::DoubleTree) => whole / 2.0,
         _ => whole,
     };
-    if load.n == 2 || message_bytes <= SHORT_BYTES {
+    if load.n == 2 || message_bytes <= SHORT_BYTES as f64 {
         return cost;
     }
     let peers = n - 1.0;
@@ -57,5 +57,6 @@ fn behind(load: &Load, whole: f64) -> f64 {
     f64::from(rounds(load.n)) * whole - (hops + passes - 1.0) * whole / passes
 }
 
-/// Messages up to this length lie beside their lines.
-const SHORT_BYTES: f64 = 4096.0;
+/// Longest payload in shared memory, in bytes, that lies in or beside its message's line and takes no slot. Longer ones are worth
+/// a switch to another rank.
+pub const SHORT_BYTES: u64 = 4096;

@@ -82,7 +82,7 @@ impl Lendable {
 /// Whether ranks send the same to several others, and the credit that this takes is known: a user's program may need
 /// all that there is.
 pub(super) fn may_share(plan: &Plan) -> bool {
-    sends_the_same(plan.collective()) && plan.algorithm() != Algorithm::User
+    sends_the_same(plan.collective()) && plan.n() > 2 && plan.algorithm() != Algorithm::User
 }
 
 /// Whether a Move covers several chunks or blocks, or none, by a span.

@@ -26,7 +26,7 @@
 mod engine;
 mod fit;
 
-use ccl_plan::cost::Rates;
+use ccl_plan::cost::{Rates, SHORT_BYTES};
 use serde::Deserialize;
 
 use self::engine::Engine;
@@ -172,7 +172,5 @@ pub fn calls(job: &Job, host: &Host, calls: usize) -> Result<Vec<f64>> {
 const STEPS: usize = 4_000;
 const LEAST_CALLS: usize = 4;
 const MOST_CALLS: usize = 512;
-/// Messages up to this length need no slot, and many more of them may be under way.
-const SHORT_BYTES: u64 = 4 << 10;
-/// So many.
+/// So many messages that need no slot may be under way on an edge.
 const LINES: usize = 64;

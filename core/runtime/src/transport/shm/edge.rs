@@ -3,7 +3,7 @@
 //! A payload lies in the message's line if it is very short, beside it if it is short, in a slot, or,
 //! if it is *lent*, where the producer's user keeps it: the line then says where, and the consumer
 //! reads it from there. So it does if the payload is in a slot of another edge, since somebody else is sent the
-//! same ([`Cells`]). What is
+//! same ([`Slots`]). What is
 //! lent is the producer's again when the slot is released, or when it withdraws everything because
 //! the communicator failed; a consumer that was reading meanwhile learns of it and fails as well.
 
@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering;
 
 use ccl_plan::Channel;
 
-use super::cells::{Cells, Location, Reader};
 use super::layout::{EdgePlace, HeadLine, Region, SlotLine};
 use super::ring::{Consumer, Producer};
+use super::slots::{Location, Reader, Slots};
 use crate::error::{Error, Result};
 use crate::memory::PeerMemory;
 use crate::transport::Slot;
@@ -30,7 +30,7 @@ pub(crate) const INLINE_BYTES: usize = 48;
 #[derive(Debug)]
 pub(crate) struct MemorySend {
     producer: Producer,
-    slots: Cells,
+    slots: Slots,
     place: Place,
     /// Bytes acquired; negative when nothing is.
     acquired: isize,
@@ -67,7 +67,7 @@ impl MemorySend {
         let place = Place::find(&receiver, source, channel, tag)?;
         let slots = receiver.layout().slots;
         let producer = Producer::new(place.lines_count, slots);
-        Ok(MemorySend { producer, slots: Cells::new(slots), place, acquired: NOTHING, receiver, local })
+        Ok(MemorySend { producer, slots: Slots::new(slots), place, acquired: NOTHING, receiver, local })
     }
 
     /// See [`crate::transport::SendEdge::acquire`].

@@ -5,17 +5,17 @@
 
 mod bell;
 mod beside;
-mod cells;
 mod edge;
 mod layout;
 mod neighbours;
 mod ring;
+mod slots;
 mod visits;
 
 pub use bell::Bell;
 pub(super) use bell::NETWORK_SLEEP;
-pub(super) use cells::{Location, Reader};
 pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend, Regions};
 pub(crate) use layout::Layout;
 pub(crate) use neighbours::{Neighbours, Own};
+pub(super) use slots::{Location, Reader};
 pub(crate) use visits::Visitors;

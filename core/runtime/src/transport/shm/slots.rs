@@ -12,7 +12,7 @@ use super::layout::{HeadLine, Region};
 
 /// The slots of one edge, as its producer knows them.
 #[derive(Debug)]
-pub(super) struct Cells {
+pub(super) struct Slots {
     /// One more than the edge's message that last used each.
     last: Box<[u64]>,
     /// Messages of other edges that speak of one.
@@ -41,18 +41,18 @@ pub(in crate::transport) struct Location {
     pub(super) bytes: usize,
 }
 
-impl Cells {
-    /// Of `cells` slots, all free.
-    pub(super) fn new(cells: usize) -> Cells {
-        Cells { last: vec![0; cells].into(), readers: Vec::new(), chosen: 0 }
+impl Slots {
+    /// So many slots, all free.
+    pub(super) fn new(slots: usize) -> Slots {
+        Slots { last: vec![0; slots].into(), readers: Vec::new(), chosen: 0 }
     }
 
     /// The first free slot, where the edge's own messages below `released` are: the slots that are used then stay few,
     /// and in the nearest cache, with a consumer that keeps up.
     pub(super) fn choose(&mut self, released: u64) -> Option<usize> {
         self.readers.retain(|(_, reader)| !reader.has_read());
-        let read = |cell: usize| self.readers.iter().any(|(other, _)| *other == cell);
-        self.chosen = (0..self.last.len()).find(|cell| self.last[*cell] <= released && !read(*cell))?;
+        let free = |slot: &usize| self.last[*slot] <= released && !self.is_read(*slot);
+        self.chosen = (0..self.last.len()).find(free)?;
         Some(self.chosen)
     }
 
@@ -69,14 +69,18 @@ impl Cells {
     /// Whether others may be told of the chosen slot. Not so many slots may wait for them that the edge's own receiver
     /// could be kept waiting: its credit has to depend on itself alone, as it does in the proofs of programs.
     pub(super) fn may_share(&self) -> bool {
-        let read = |cell: usize| self.readers.iter().any(|(other, _)| *other == cell);
-        let shared = (0..self.last.len()).filter(|cell| *cell != self.chosen && read(*cell)).count();
+        let shared = (0..self.last.len()).filter(|slot| *slot != self.chosen && self.is_read(*slot)).count();
         shared + CREDIT < self.last.len()
     }
 
     /// Somebody else reads the chosen slot.
     pub(super) fn share(&mut self, reader: Reader) {
         self.readers.push((self.chosen, reader));
+    }
+
+    /// Whether somebody else may still read a slot.
+    fn is_read(&self, slot: usize) -> bool {
+        self.readers.iter().any(|(other, _)| *other == slot)
     }
 }
 
