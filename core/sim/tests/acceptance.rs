@@ -282,6 +282,7 @@ fn formulas_are_the_sweep_without_contention() {
         workers: 1,
         chunk_bytes: u64::MAX,
         switch_ns: 0.0,
+        turn_ns: 0.0,
         message_ns: 0.0,
         far: 0.0,
         far_bytes: 1.0,

@@ -82,7 +82,7 @@ impl Counted {
             moved_bytes: self.all_bytes.0 * bytes,
             folded_bytes: self.all_bytes.1 * bytes,
         };
-        Cost { path, all, bytes }
+        Cost { path, all, waits: path.messages, bytes }
     }
 }
 

@@ -1,14 +1,20 @@
-//! What it saves that one slot serves several receivers.
+//! What shared memory saves: that one slot serves several receivers, and that all ranks copy side by side.
 //!
 //! Of the four ends that a message's bytes have on their way (read, written to a slot, read there, written), the first two are
 //! then those of the first message alone.
 
-use super::{Cost, Load};
+use super::{Cost, Load, Rates};
 use crate::algo::{Algorithm, rounds};
 use crate::collective::Collective;
 
 /// The cost of a plan whose ranks tell all receivers of the same of one slot.
-pub(super) fn shared(collective: Collective, algorithm: Algorithm, load: &Load, mut cost: Cost) -> Cost {
+pub(super) fn shared(
+    collective: Collective,
+    algorithm: Algorithm,
+    load: &Load,
+    rates: &Rates,
+    mut cost: Cost,
+) -> Cost {
     let (n, whole) = (f64::from(load.n), cost.bytes);
     let block = whole / n;
     let message_bytes = match (collective, algorithm) {
@@ -23,8 +29,10 @@ pub(super) fn shared(collective: Collective, algorithm: Algorithm, load: &Load, 
     let peers = n - 1.0;
     // Half of what so many messages take that only say where their bytes are.
     let (path, all) = match (collective, algorithm) {
-        // The root fills a slot, and all read it side by side.
-        (Collective::Broadcast, Algorithm::Direct) => ((peers - 1.0) * whole, (peers - 1.0) / 2.0 * whole),
+        // The root fills a slot, and all read it side by side; those of other cores all from far away.
+        (Collective::Broadcast, Algorithm::Direct) => ((peers - 1.0) * whole, (peers - 1.0) / 5.0 * whole),
+        // All but the root copy side by side.
+        (Collective::Gather | Collective::Scatter, Algorithm::Direct) => ((peers - 1.0) / 2.0 * block, 0.0),
         (Collective::AllReduce, Algorithm::OneShot | Algorithm::OneShotTree) => {
             ((peers - 1.0) / 2.0 * whole, n * (peers - 1.0) / 2.0 * whole)
         }
@@ -38,9 +46,22 @@ pub(super) fn shared(collective: Collective, algorithm: Algorithm, load: &Load, 
         (Collective::AllReduce, Algorithm::DoubleTree) => (0.0, told_in_a_tree(load.n) / 2.0 * whole),
         _ => (0.0, 0.0),
     };
-    cost.path.moved_bytes -= path;
-    cost.all.moved_bytes -= all;
+    // Cores that do all ranks' work wait for memory once calls leave the caches, and what is saved are ends in a cache.
+    let near = 1.0 - rates.farness(whole);
+    let (path_again, all_again) = again(algorithm, load.n, block);
+    cost.path.moved_bytes += path_again - path;
+    cost.all.moved_bytes += all_again - near * all;
     cost
+}
+
+/// What it adds that more contributions than one Move folds are added one by one: partial sums are read and written again,
+/// which together is half of a message's way at the nearest cache's half of the price.
+fn again(algorithm: Algorithm, n: u32, block: f64) -> (f64, f64) {
+    if n <= 4 || !matches!(algorithm, Algorithm::TwoShot | Algorithm::TwoShotTree) {
+        return (0.0, 0.0);
+    }
+    let again = f64::from(n - 1) * block / 4.0;
+    (again, f64::from(n) * again)
 }
 
 /// Children of a binomial tree that are told of a slot that another child's message fills; about as many of one with two

@@ -235,6 +235,7 @@ fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
     let Rates {
         alpha_ns,
         switch_ns,
+        turn_ns,
         message_ns,
         move_ns,
         beta_ns_per_byte,
@@ -248,21 +249,25 @@ fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
         pulls,
         shares,
     } = rates;
-    let steps = [alpha_ns, switch_ns, message_ns, move_ns];
+    let steps = [alpha_ns, switch_ns, turn_ns, message_ns, move_ns];
     let bytes = [beta_ns_per_byte, channel_beta_ns_per_byte, gamma_ns_per_byte, far, far_bytes];
     steps.into_iter().chain(bytes).for_each(|rate| fingerprint.word(rate.to_bits()));
     let words = [(*workers).into(), *chunk_bytes, (*cores).into(), u64::from(*pulls), u64::from(*shares)];
     words.into_iter().for_each(|word| fingerprint.word(word));
 }
 
-/// One decision for each power of two and each rule, neighbours that agree merged.
+/// One decision for each power of two, each rule and each size where costs jump, neighbours that agree merged.
 fn table(inputs: &Inputs, collective: Collective) -> Result<Vec<(u64, Choice)>, NothingAllowed> {
     let mut table: Vec<(u64, Choice)> = Vec::new();
     let question = Question::new(inputs, collective);
-    for bound in bounds(&inputs.rules, collective, SMALLEST_POWER..=LARGEST_POWER - 1) {
-        // The middle of the two powers of two that it lies between.
+    let jump = inputs.rates.jumps_at(collective, inputs.n).map(|bytes| bytes - 1);
+    let mut least = 0;
+    for bound in bounds(&inputs.rules, collective, jump, SMALLEST_POWER..=LARGEST_POWER - 1) {
+        // The middle of the two powers of two that it lies between, or what of that is decided here.
         let power = bound.clamp(1 << SMALLEST_POWER, 1 << LARGEST_POWER).next_power_of_two();
-        let choice = question.best(3 * (power >> 2), bound).ok_or(NothingAllowed { collective })?;
+        let bytes = (3 * (power >> 2)).max(least).min(bound);
+        least = bound.saturating_add(1);
+        let choice = question.best(bytes, bound).ok_or(NothingAllowed { collective })?;
         match table.last_mut() {
             Some((last, same)) if *same == choice => *last = bound,
             _ => table.push((bound, choice)),

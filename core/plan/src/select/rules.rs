@@ -23,14 +23,17 @@ pub(super) fn ruling(rules: &[Rule], collective: Collective, bytes: u64) -> Opti
     rules.iter().filter(speaks).min_by_key(|rule| rule.up_to).map(|rule| rule.choice)
 }
 
-/// Where decisions for a collective may change: at powers of two, and where a rule ends. Ends with `u64::MAX`.
+/// Where decisions for a collective may change: at powers of two, where a rule ends, and at a size of the caller's. Ends
+/// with `u64::MAX`.
 pub(super) fn bounds(
     rules: &[Rule],
     collective: Collective,
+    own: Option<u64>,
     powers: core::ops::RangeInclusive<u32>,
 ) -> Vec<u64> {
     let ends = rules.iter().filter(|rule| rule.collective == collective).map(|rule| rule.up_to);
-    let mut bounds: Vec<u64> = powers.map(|power| 1 << power).chain(ends).chain([u64::MAX]).collect();
+    let mut bounds: Vec<u64> =
+        powers.map(|power| 1 << power).chain(ends).chain(own).chain([u64::MAX]).collect();
     bounds.sort_unstable();
     bounds.dedup();
     bounds

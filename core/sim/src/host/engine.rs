@@ -81,7 +81,7 @@ impl<'a> Engine<'a> {
     pub(super) fn new(job: &Job, host: &'a Host) -> Result<Engine<'a>> {
         let n = job.n();
         let cores = host.cores(n);
-        let core_of = |place: u32| (job.rank(place).0 % cores) as usize;
+        let core_of = |place: u32| (u64::from(job.rank(place).0) * u64::from(cores) / u64::from(n)) as usize;
         let mut engine = Engine {
             host,
             far: host.far(job.bytes()),

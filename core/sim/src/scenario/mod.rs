@@ -186,6 +186,7 @@ impl Setting {
                 workers: self.channels,
                 chunk_bytes: self.chunk_bytes,
                 switch_ns: 0.0,
+                turn_ns: 0.0,
                 message_ns: 0.0,
                 far: 0.0,
                 far_bytes: 1.0,

@@ -25,9 +25,10 @@ use crate::text;
 /// Measure every algorithm of every collective on this machine, and write a tuning file by which the library
 /// then chooses.
 ///
-/// Starts ranks on this machine, or joins those of a launcher. Algorithms are timed in turn, several rounds of
-/// each, and compared by their lower quartiles; one that seems better than the choice must be so again. Without --check the result goes to a file: by default the one in the
-/// user's cache, which every later job on this machine heeds.
+/// Starts ranks on this machine, or joins those of a launcher. Algorithms are timed in turn, in several rounds over all
+/// collectives and sizes, and compared by their lower quartiles; one that seems better than the choice must be so again.
+/// Without --check the result goes to a file: by default the one in the user's cache, which every later job on this
+/// machine heeds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ccl tune                          2, 4 and 8 ranks through memory: about two minutes

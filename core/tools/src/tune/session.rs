@@ -87,49 +87,53 @@ pub(super) fn tunable() -> impl Iterator<Item = Collective> {
 }
 
 /// Measures all cells with the other ranks of `comm`. The times are the same on all ranks.
+///
+/// Rounds go over all cells, so that those of one lie minutes apart: a machine that others share is now faster and
+/// now slower for many seconds.
 pub(super) fn run(comm: &Communicator, args: &Args, config: &Config) -> Result<Vec<Cell>> {
     let collectives: Vec<Collective> =
         if args.collectives.is_empty() { tunable().collect() } else { args.collectives.clone() };
-    let bytes = args.bytes.iter().copied();
-    let wanted: Vec<(Collective, u64)> =
-        bytes.flat_map(|bytes| collectives.iter().map(move |collective| (*collective, bytes))).collect();
-    let mut forced = BTreeMap::new();
-    let mut lane = [Lane::default()];
+    let mut bench = Bench {
+        comm,
+        config,
+        points: Vec::new(),
+        forced: BTreeMap::new(),
+        time: args.time,
+        lane: [Lane::default()],
+    };
     let mut cells = Vec::new();
-    for (collective, bytes) in wanted {
-        let operation = Operation::Collective(collective);
-        let amount = Amount::of_bytes(operation, bytes, comm.size(), Dtype::F32);
-        let point = Point { operation, dtype: Dtype::F32, reduce: ReduceOp::Sum, root: Rank(0), amount };
-        let said = comm.explain(collective, Dtype::F32, amount.count, Rank(0))?;
-        let fit = [Standing::Chosen, Standing::Slower, Standing::RuledOut];
-        let fit = said.candidates.iter().filter(|candidate| fit.contains(&candidate.standing));
-        let mut entries = Vec::new();
-        for candidate in fit {
-            let algorithm = candidate.algorithm;
-            if !forced.contains_key(algorithm.name()) {
-                forced.insert(algorithm.name(), with_algorithm(comm, algorithm, config)?);
+    for bytes in args.bytes.iter().copied() {
+        for collective in collectives.iter().copied() {
+            let operation = Operation::Collective(collective);
+            let amount = Amount::of_bytes(operation, bytes, comm.size(), Dtype::F32);
+            let said = comm.explain(collective, Dtype::F32, amount.count, Rank(0))?;
+            let fit = [Standing::Chosen, Standing::Slower, Standing::RuledOut];
+            let fit = said.candidates.iter().filter(|candidate| fit.contains(&candidate.standing));
+            let mut entries = Vec::new();
+            for candidate in fit {
+                let algorithm = candidate.algorithm;
+                let forced = bench.forced(algorithm)?;
+                let does = forced.explain(collective, Dtype::F32, amount.count, Rank(0))?;
+                entries.push(Entry {
+                    algorithm,
+                    time_us: 0.0,
+                    least_us: 0.0,
+                    predicted_us: candidate.time_ns / 1e3,
+                    chunk_count: does.chunk_count,
+                    carried: does.carried,
+                });
             }
-            let does = forced[algorithm.name()].explain(collective, Dtype::F32, amount.count, Rank(0))?;
-            entries.push(Entry {
-                algorithm,
-                time_us: 0.0,
-                least_us: 0.0,
-                predicted_us: candidate.time_ns / 1e3,
-                chunk_count: does.chunk_count,
-                carried: does.carried,
+            bench.points.push(Point {
+                operation,
+                dtype: Dtype::F32,
+                reduce: ReduceOp::Sum,
+                root: Rank(0),
+                amount,
             });
+            cells.push(Cell { collective, bytes: said.bytes, entries });
         }
-        let comms: Vec<&Communicator> =
-            entries.iter().filter_map(|entry| forced.get(entry.algorithm.name())).collect();
-        let mut bench =
-            Bench { point: &point, time: args.time, rounds: args.rounds as usize, lane: &mut lane };
-        let times = bench.in_turn(&comms)?;
-        for (entry, (time_us, least_us)) in entries.iter_mut().zip(times) {
-            (entry.time_us, entry.least_us) = (time_us, least_us);
-        }
-        bench.again(&mut entries, &comms)?;
-        cells.push(Cell { collective, bytes: said.bytes, entries });
     }
+    bench.measure(&mut cells, args.rounds)?;
     cells.sort_by_key(|cell| (cell.collective as u8, cell.bytes));
     Ok(cells)
 }
@@ -148,61 +152,110 @@ fn with_algorithm(comm: &Communicator, algorithm: Algorithm, config: &Config) ->
     Communicator::init_rank(&UniqueId::from_bytes(&id)?, comm.rank(), comm.size(), &config)
 }
 
-/// Times one call of one cell.
+/// Times calls of all cells.
 struct Bench<'a> {
-    point: &'a Point,
+    comm: &'a Communicator,
+    config: &'a Config,
+    /// What is called in each cell.
+    points: Vec<Point>,
+    /// For each algorithm, a communicator that has no choice.
+    forced: BTreeMap<Algorithm, Communicator>,
     time: f64,
-    rounds: usize,
-    lane: &'a mut [Lane],
+    lane: [Lane; 1],
+}
+
+/// Algorithms of one cell that are compared.
+struct Contest {
+    cell: usize,
+    /// Indices of the cell's entries.
+    entries: Vec<usize>,
+    /// What was measured of each, in microseconds.
+    samples: Vec<Vec<f64>>,
 }
 
 impl Bench<'_> {
-    /// The time of each communicator's calls and the least, in microseconds: rounds of all in turn, each as many
-    /// calls as the time asks for. The lower quartile, since what disturbs a round only ever makes it longer.
-    fn in_turn(&mut self, comms: &[&Communicator]) -> Result<Vec<(f64, f64)>> {
-        let pace = Pace::Time(Duration::from_secs_f64(self.time));
-        let mut samples: Vec<Vec<f64>> = vec![Vec::new(); comms.len()];
-        for round in 0..self.rounds {
-            for turn in 0..comms.len() {
-                // Everybody comes after everybody else.
-                let index = (turn + round) % comms.len();
-                let comm = comms[index];
-                let call = Call::new(comm, self.point, Placement::OutOfPlace);
-                if round + turn == 0 {
-                    let lengths = Lengths::new(self.point, comm.size());
-                    let check = Check::new(self.point, &lengths, (comm.rank(), comm.size()), call.sender());
-                    self.lane.iter_mut().for_each(|lane| check.fill(&call.layout, lane));
-                }
-                let timing = Stopwatch::new(comm, pace, 1).measure(&call, self.lane)?;
-                samples[index].extend(timing.map(|timing| timing.time.as_secs_f64() * 1e6));
-            }
+    /// The communicator that has no choice but this algorithm. All ranks ask for the same in the same order.
+    fn forced(&mut self, algorithm: Algorithm) -> Result<&Communicator> {
+        if !self.forced.contains_key(&algorithm) {
+            self.forced.insert(algorithm, with_algorithm(self.comm, algorithm, self.config)?);
         }
-        let quartile_and_least = |mut times: Vec<f64>| {
-            times.sort_by(f64::total_cmp);
-            let at = |index: usize| times.get(index).copied().unwrap_or_default();
-            (at(times.len() / 4), at(0))
-        };
-        Ok(samples.into_iter().map(quartile_and_least).collect())
+        Ok(&self.forced[&algorithm])
     }
 
-    /// Times those that seem better than the first against it once more, the best first and each for itself: of
-    /// many that are alike, one is the fastest by chance, and only by chance a second time.
-    fn again(&mut self, entries: &mut [Entry], comms: &[&Communicator]) -> Result<()> {
-        let mut doubted: Vec<usize> = (1..entries.len()).collect();
-        doubted.sort_by(|a, b| entries[*a].time_us.total_cmp(&entries[*b].time_us));
-        let first = entries[0].time_us;
-        doubted.retain(|index| entries[*index].time_us * WORTH < first);
-        self.rounds *= CLOSER;
-        for index in doubted {
-            let times = self.in_turn(&[comms[0], comms[index]])?;
-            entries[index].time_us = first * times[1].0 / times[0].0.max(1e-9);
+    /// Times all algorithms of all cells; then those that seem better than their cell's first against it a few times more,
+    /// each for itself and every time over new communicators: of many that are alike, one is the fastest by chance, or
+    /// because its memory lies well, and only by chance again.
+    fn measure(&mut self, cells: &mut [Cell], rounds: u32) -> Result<()> {
+        let all = |(cell, of): (usize, &Cell)| Contest::new(cell, (0..of.entries.len()).collect());
+        let mut contests: Vec<Contest> = cells.iter().enumerate().map(all).collect();
+        self.in_turn(cells, &mut contests, rounds)?;
+        let mut doubted = Vec::new();
+        for contest in contests {
+            let entries = &mut cells[contest.cell].entries;
+            for (entry, (time_us, least_us)) in entries.iter_mut().zip(contest.times()) {
+                (entry.time_us, entry.least_us) = (time_us, least_us);
+            }
+            let seem_better = (1..entries.len()).filter(|i| entries[*i].time_us * WORTH < entries[0].time_us);
+            doubted.extend(seem_better.map(|index| Contest::new(contest.cell, vec![0, index])));
         }
-        self.rounds /= CLOSER;
+        for _ in 0..CLOSER {
+            self.forced.clear();
+            self.in_turn(cells, &mut doubted, rounds)?;
+        }
+        for contest in doubted {
+            let (times, entries) = (contest.times(), &mut cells[contest.cell].entries);
+            entries[contest.entries[1]].time_us = entries[0].time_us * times[1].0 / times[0].0.max(1e-9);
+        }
+        Ok(())
+    }
+
+    /// Rounds of all contests in turn, and in each of them of all who are compared: each as many calls as the time asks
+    /// for.
+    fn in_turn(&mut self, cells: &[Cell], contests: &mut [Contest], rounds: u32) -> Result<()> {
+        let pace = Pace::Time(Duration::from_secs_f64(self.time));
+        for round in 0..rounds as usize {
+            for contest in contests.iter_mut() {
+                let (point, among) = (self.points[contest.cell], contest.entries.len());
+                for turn in 0..among {
+                    // Everybody comes after everybody else.
+                    let index = (turn + round) % among;
+                    let entry = cells[contest.cell].entries[contest.entries[index]];
+                    self.forced(entry.algorithm)?;
+                    let comm = &self.forced[&entry.algorithm];
+                    let call = Call::new(comm, &point, Placement::OutOfPlace);
+                    if turn == 0 {
+                        let lengths = Lengths::new(&point, comm.size());
+                        let check = Check::new(&point, &lengths, (comm.rank(), comm.size()), call.sender());
+                        self.lane.iter_mut().for_each(|lane| check.fill(&call.layout, lane));
+                    }
+                    let timing = Stopwatch::new(comm, pace, 1).measure(&call, &mut self.lane)?;
+                    contest.samples[index].extend(timing.map(|timing| timing.time.as_secs_f64() * 1e6));
+                }
+            }
+        }
         Ok(())
     }
 }
 
+impl Contest {
+    fn new(cell: usize, entries: Vec<usize>) -> Contest {
+        Contest { cell, samples: vec![Vec::new(); entries.len()], entries }
+    }
+
+    /// The time of each one's calls and the least, in microseconds: the lower quartile of all rounds, since what disturbs
+    /// a round only ever makes it longer.
+    fn times(&self) -> Vec<(f64, f64)> {
+        let quartile_and_least = |times: &Vec<f64>| {
+            let mut times = times.clone();
+            times.sort_by(f64::total_cmp);
+            let at = |index: usize| times.get(index).copied().unwrap_or_default();
+            (at(times.len() / 4), at(0))
+        };
+        self.samples.iter().map(quartile_and_least).collect()
+    }
+}
+
 /// How many times as many rounds two are compared by.
-const CLOSER: usize = 3;
+const CLOSER: u32 = 3;
 /// How much better one must seem to be looked at more closely.
 const WORTH: f64 = 1.03;

@@ -142,8 +142,8 @@ impl Nodes {
         };
         let steps_ns = steps_ns(rates, traffic.far_messages, far_moves)
             + steps_ns(near, traffic.near_messages, path.moves as f64 - far_moves);
-        let latency_ns =
-            traffic.far_messages as f64 * rates.alpha_ns + traffic.near_messages as f64 * near.alpha_ns;
+        let latency_ns = traffic.far_messages as f64 * (rates.alpha_ns + rates.turn_ns)
+            + traffic.near_messages as f64 * (near.alpha_ns + near.turn_ns);
         let far_beta = rates.beta_ns_per_byte * far_slowed;
         let channel_beta = rates.channel_beta_ns_per_byte / per_channel * far_slowed;
         let near_beta = near.beta_ns_per_byte.max(near.channel_beta_ns_per_byte / per_channel) * near_slowed;

@@ -14,7 +14,7 @@ use crate::collective::Collective;
 pub(super) fn traffic(nodes: &Nodes, collective: Collective, algorithm: Algorithm, rates: &Rates) -> Traffic {
     let n = nodes.n;
     let block = 1.0 / f64::from(n);
-    let weights = [rates, &nodes.near].map(|rates| rates.alpha_ns + rates.message_ns);
+    let weights = [rates, &nodes.near].map(|rates| rates.alpha_ns + rates.turn_ns + rates.message_ns);
     match (collective, algorithm) {
         (Collective::Broadcast, Algorithm::Ring) => nodes.chain(nodes.count() - 1),
         (Collective::Reduce, Algorithm::Ring) => nodes.chain(nodes.count() - u32::from(nodes.sizes[0] == 1)),
