@@ -85,7 +85,7 @@ fn files_that_are_missing_or_something_else() {
     mistake(&with("sim", &toml), &[], 2, &["expected a scenario", "line 1", "chapter on the simulator"]);
     mistake(&with("plan verify", &text), &[], 2, &["line 2", "gossip"]);
     let cell = "{\"algorithm\":\"ring\",\"bytes\":8,\"carried\":\"slots\",\"chunk_bytes\":4,\"collective\":\"all_reduce\",\
-                \"cores\":2,\"least_us\":1.0,\"ranks\":2,\"reach\":\"memory\"}\n";
+                \"cores\":2,\"time_us\":1.0,\"ranks\":2,\"reach\":\"memory\"}\n";
     let (cut, bush, one) = (
         file("a.jsonl", &format!("{cell}{{\"ranks\": 2")),
         file("b.jsonl", &cell.replace("ring", "bush")),

@@ -39,8 +39,8 @@ use crate::sweep::Swept;
 /// A host: its cores, and what work takes there.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Host {
-    /// As for the cost model, without what [`Rates::on`] adds. Rank r is on core r modulo [`Rates::cores`]; 0 is a
-    /// core for each. α is the time between two cores. The rates of one channel, its chunk and `workers` are not
+    /// As for the cost model, without what [`Rates::on`] adds. Each of [`Rates::cores`] has a block of consecutive
+    /// ranks; 0 is a core for each. `far` is reached within two doublings around `far_bytes`. α is the time between two cores. The rates of one channel, its chunk and `workers` are not
     /// used: a rank has one core for all of its channels.
     pub rates: Rates,
     /// What a call takes on each rank besides its steps.
@@ -90,10 +90,10 @@ impl Host {
         if self.rates.cores == 0 { n.max(1) } else { self.rates.cores.min(n.max(1)) }
     }
 
-    /// How many times as long bytes take in calls of so many.
+    /// How many times as long bytes take in calls of so many. Caches are left within two doublings: squares.
     fn far(&self, bytes: u64) -> f64 {
-        let bytes = bytes as f64;
-        1.0 + self.rates.far * bytes / (bytes + self.rates.far_bytes.max(1.0))
+        let ratio = bytes as f64 / self.rates.far_bytes.max(1.0);
+        1.0 + self.rates.far * ratio * ratio / (1.0 + ratio * ratio)
     }
 
     /// Whether a step lends what it sends.

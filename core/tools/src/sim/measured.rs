@@ -30,7 +30,7 @@ struct Line {
     bytes: u64,
     chunk_bytes: usize,
     carried: String,
-    least_us: f64,
+    time_us: f64,
 }
 
 /// Links, ranks, collective, algorithm and bytes of a cell.
@@ -77,10 +77,9 @@ fn simulate(cells: &mut [Cell], file: &Path) -> Result<Host> {
     Ok(host)
 }
 
-/// The cells of all files. Of a cell that is there more than once the least time counts: what disturbs makes calls
-/// slower.
+/// The cells of all files. Of a cell that is there more than once the middle time counts, of two the lesser.
 fn read(files: &[PathBuf]) -> Result<Vec<Cell>> {
-    let mut lines: BTreeMap<Name, (Line, &PathBuf, usize)> = BTreeMap::new();
+    let mut lines: BTreeMap<Name, Vec<(Line, &PathBuf, usize)>> = BTreeMap::new();
     for file in files {
         let text = std::fs::read_to_string(file).map_err(|error| {
             let doing = format!("read the measurements {}", file.display());
@@ -90,16 +89,15 @@ fn read(files: &[PathBuf]) -> Result<Vec<Cell>> {
             let line: Line = serde_json::from_str(text).map_err(|error| wrong(file, number, &error))?;
             let key =
                 (line.reach.name(), line.ranks, line.collective.clone(), line.algorithm.clone(), line.bytes);
-            let known = lines.entry(key).or_insert_with(|| (line.clone(), file, number));
-            if line.least_us < known.0.least_us {
-                *known = (line, file, number);
-            }
+            lines.entry(key).or_default().push((line, file, number));
         }
     }
     let mut sizes: Vec<u32> = lines.keys().map(|key| doublings(key.4)).collect();
     sizes.sort_unstable();
     sizes.dedup();
-    let cells = lines.into_values().map(|(line, file, number)| {
+    let cells = lines.into_values().map(|mut same| {
+        same.sort_by(|(a, ..), (b, ..)| a.time_us.total_cmp(&b.time_us));
+        let (line, file, number) = same.swap_remove((same.len() - 1) / 2);
         let place = sizes.iter().position(|size| *size == doublings(line.bytes)).unwrap_or(0);
         Cell::new(&line, place % 2 == 1).map_err(|cause| wrong(file, number, &cause))
     });
@@ -142,8 +140,8 @@ impl Cell {
             "lent" => Carried::Lent,
             other => return Err(known("slots or lent", other)),
         };
-        if !(line.least_us > 0.0 && line.least_us < 1e12) {
-            return Err(format!("expected a time above 0, found {} µs", line.least_us));
+        if !(line.time_us > 0.0 && line.time_us < 1e12) {
+            return Err(format!("expected a time above 0, found {} µs", line.time_us));
         }
         let plan = Plan::new(collective, algorithm, line.ranks).ok_or_else(|| {
             format!("expected a plan for {} ranks, found {collective}.{algorithm}", line.ranks)
@@ -164,7 +162,7 @@ impl Cell {
         let job = Job::new(&plan, &case, ELEMENT_BYTES).map_err(|error| error.to_string())?;
         let rates = ccl::plan::cost::Rates { cores: line.cores, ..line.reach.rates() };
         let host = Host { carried, ..Host::new(rates) };
-        let sample = Sample { job, host, measured_ns: 1e3 * line.least_us };
+        let sample = Sample { job, host, measured_ns: 1e3 * line.time_us };
         Ok(Cell {
             collective,
             algorithm,

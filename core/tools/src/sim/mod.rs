@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE.toml", required_unless_present_any = ["machines", "measured"])]
     scenario: Option<PathBuf>,
     /// In place of a scenario: how far from measurements of this machine is what the simulator says? Files that
-    /// `ccl tune --json` wrote; of several the least time of each cell counts
+    /// `ccl tune --json` wrote; of several the middle time of each cell counts
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["scenario", "plot", "machines"])]
     measured: Vec<PathBuf>,
     /// With --measured: status 1 if the median error is more than this
