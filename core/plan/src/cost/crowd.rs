@@ -2,7 +2,8 @@
 //!
 //! The ranks of a broadcast or a reduce run ahead of those behind them, so that on shared cores a chain of messages is no
 //! longer than one: calls overlap, and the cores are busy all the time. What decides then is the work, of which messages to
-//! a rank on the same core are the lesser part; launched ranks lie on cores in blocks of consecutive ones.
+//! a rank on the same core are the lesser part; launched ranks lie on cores in blocks of consecutive ones. Measured in shared
+//! memory, and applied there alone.
 
 use super::{Cost, Counts, Rates};
 use crate::algo::Algorithm;

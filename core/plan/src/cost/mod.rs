@@ -255,7 +255,7 @@ pub fn cost(
         _ if rates.shares => shared(collective, algorithm, &load, rates, pushed),
         _ => pushed,
     };
-    match rates.turn_ns > 0.0 && collective.rooted() {
+    match rates.turn_ns > 0.0 && rates.shares && collective.rooted() {
         true => crowd::crowded(algorithm, n, rates, cost),
         false => cost,
     }
