@@ -46,6 +46,15 @@ fn with_a_core_for_each_and_no_work_it_is_the_sweep() {
     assert!(compared > 150, "{compared}");
 }
 
+/// Of the four edges of a ring two leave a core, where each core has two ranks that follow each other; α is that of these.
+#[test]
+fn ranks_that_follow_each_other_share_a_core() {
+    let plan = Plan::new(Collective::AllGather, Algorithm::Ring, 4).unwrap();
+    let job = Job::new(&plan, &even_case(4, 4), 4).unwrap();
+    let finish_ns = |cores| calls(&job, &Host::new(Rates { cores, alpha_ns: 1000.0, ..FREE }), 1).unwrap();
+    assert_eq!((finish_ns(2), finish_ns(4)), (vec![2000.0], vec![3000.0]));
+}
+
 #[test]
 fn one_core_does_the_work_of_all() {
     let rates = Rates { cores: 1, message_ns: 64.0, move_ns: 8.0, gamma_ns_per_byte: 0.25, ..FREE };

@@ -13,19 +13,11 @@ pub(super) fn crowded(algorithm: Algorithm, n: u32, rates: &Rates, cost: Cost) -
     let cores = rates.cores.max(1);
     let chain = matches!(algorithm, Algorithm::Ring | Algorithm::Binomial);
     // A chain or a tree enters each block of ranks once.
-    let near = if chain { n - cores } else { (n / cores).saturating_sub(1) };
+    let near = if chain { n.saturating_sub(cores) } else { (n / cores).saturating_sub(1) };
     let worth = 1.0 - (1.0 - NEAR) * f64::from(near) / f64::from(n - 1);
     let all = Counts { messages: (cost.all.messages as f64 * worth) as u64, ..cost.all };
-    let part = f64::from(cores).recip();
-    let path = match chain {
-        true => Counts {
-            messages: (all.messages as f64 * part) as u64,
-            moves: (all.moves as f64 * part) as u64,
-            moved_bytes: all.moved_bytes * part,
-            folded_bytes: all.folded_bytes * part,
-        },
-        false => cost.path,
-    };
+    // What is on the way in a chain or a tree never takes longer than what all cores do.
+    let path = if chain { Counts::default() } else { cost.path };
     Cost { path, all, waits: cost.waits.min(1), ..cost }
 }
 

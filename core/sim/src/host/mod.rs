@@ -40,8 +40,9 @@ use crate::sweep::Swept;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Host {
     /// As for the cost model, without what [`Rates::on`] adds. Each of [`Rates::cores`] has a block of consecutive
-    /// ranks; 0 is a core for each. `far` is reached within two doublings around `far_bytes`. α is the time between two cores. The rates of one channel, its chunk and `workers` are not
-    /// used: a rank has one core for all of its channels.
+    /// ranks; 0 is a core for each. `far` is reached within two doublings around `far_bytes`. α is the time between
+    /// two cores. The rates of one channel, its chunk and `workers` are not used: a rank has one core for all of its
+    /// channels.
     pub rates: Rates,
     /// What a call takes on each rank besides its steps.
     pub call_ns: f64,
