@@ -1,15 +1,16 @@
 //! Selection: which algorithm, over how many channels, for which sizes.
 //!
 //! [`Selection::new`] is a pure function of its [`Inputs`], so all ranks that agree on the inputs
-//! (see [`Inputs::fingerprint`]) choose alike. It evaluates the cost model once, at init, and keeps for
-//! each collective a sorted list of (upper bound in bytes → choice); [`Selection::choose`] is a
-//! search in that list. [`Selection::explain`] tells why the others lost.
+//! (see [`Inputs::fingerprint`]) choose alike. It keeps for each collective a sorted list of (upper bound in
+//! bytes → choice), made of the cost model when the collective is first asked for: most jobs use few of them.
+//! [`Selection::choose`] is a search in that list. [`Selection::explain`] tells why the others lost.
 
 mod allow;
 mod rules;
 mod user;
 
 use alloc::vec::Vec;
+use core::cell::OnceCell;
 use core::fmt;
 
 pub use self::allow::{Allow, AllowError};
@@ -58,11 +59,11 @@ pub struct Choice {
 }
 
 /// The decisions for every collective and size.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Selection {
     inputs: Inputs,
-    /// By the collective's discriminant; each list ends with `u64::MAX`.
-    tables: Vec<Vec<(u64, Choice)>>,
+    /// By the collective's discriminant; each list ends with `u64::MAX`. Made when first asked for.
+    tables: [OnceCell<Vec<(u64, Choice)>>; Collective::ALL.len()],
 }
 
 /// No algorithm is left for a collective.
@@ -113,13 +114,16 @@ pub struct Candidate {
 }
 
 impl Selection {
-    /// Decides for every collective. Fails if the caller's wishes leave one without an algorithm.
+    /// Fails if the caller's wishes leave a collective without an algorithm.
     pub fn new(inputs: Inputs) -> Result<Selection, NothingAllowed> {
-        let mut tables = Vec::new();
-        for collective in Collective::ALL {
-            tables.push(table(&inputs, collective)?);
+        let left = |collective: &Collective| {
+            let fits = |algorithm| standing(&inputs, *collective, algorithm) == Standing::Slower;
+            all_algorithms(&inputs, *collective).any(fits)
+        };
+        match Collective::ALL.into_iter().find(|collective| !left(collective)) {
+            Some(collective) => Err(NothingAllowed { collective }),
+            None => Ok(Selection { inputs, tables: Default::default() }),
         }
-        Ok(Selection { inputs, tables })
     }
 
     /// What the selection was made from.
@@ -137,7 +141,7 @@ impl Selection {
 
     /// The sorted list of (largest size in bytes, choice) of a collective.
     pub fn table(&self, collective: Collective) -> &[(u64, Choice)] {
-        self.tables.get(collective as usize).map_or(&[], Vec::as_slice)
+        self.tables[collective as usize].get_or_init(|| table(&self.inputs, collective))
     }
 
     /// All algorithms of a collective for one size, the chosen one first, then by time.
@@ -257,7 +261,7 @@ fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
 }
 
 /// One decision for each power of two, each rule and each size where costs jump, neighbours that agree merged.
-fn table(inputs: &Inputs, collective: Collective) -> Result<Vec<(u64, Choice)>, NothingAllowed> {
+fn table(inputs: &Inputs, collective: Collective) -> Vec<(u64, Choice)> {
     let mut table: Vec<(u64, Choice)> = Vec::new();
     let question = Question::new(inputs, collective);
     let jump = inputs.rates.jumps_at(collective, inputs.n).map(|bytes| bytes - 1);
@@ -267,13 +271,14 @@ fn table(inputs: &Inputs, collective: Collective) -> Result<Vec<(u64, Choice)>, 
         let power = bound.clamp(1 << SMALLEST_POWER, 1 << LARGEST_POWER).next_power_of_two();
         let bytes = (3 * (power >> 2)).max(least).min(bound);
         least = bound.saturating_add(1);
-        let choice = question.best(bytes, bound).ok_or(NothingAllowed { collective })?;
+        // There is always one: see `Selection::new`.
+        let Some(choice) = question.best(bytes, bound) else { continue };
         match table.last_mut() {
             Some((last, same)) if *same == choice => *last = bound,
             _ => table.push((bound, choice)),
         }
     }
-    Ok(table)
+    table
 }
 
 /// Which algorithm for a collective: its inputs, and what is found once for all sizes.
@@ -310,14 +315,13 @@ impl Question<'_> {
     /// one is chosen.
     fn candidates(&self, bytes: u64) -> Vec<Candidate> {
         let Question { inputs, collective, .. } = *self;
-        let candidate = |algorithm: &Algorithm| {
-            let channels = self.channels(*algorithm, bytes);
-            let time_ns = self.time_ns(Choice { algorithm: *algorithm, channels }, bytes);
-            let standing = standing(inputs, collective, *algorithm);
-            Candidate { algorithm: *algorithm, channels, time_ns, standing }
+        let candidate = |algorithm: Algorithm| {
+            let channels = self.channels(algorithm, bytes);
+            let time_ns = self.time_ns(Choice { algorithm, channels }, bytes);
+            let standing = standing(inputs, collective, algorithm);
+            Candidate { algorithm, channels, time_ns, standing }
         };
-        let own = inputs.user_algorithm(collective).map(|_| &Algorithm::User);
-        let mut all: Vec<Candidate> = algorithms(collective).iter().chain(own).map(candidate).collect();
+        let mut all: Vec<Candidate> = all_algorithms(inputs, collective).map(candidate).collect();
         leave_one_order(inputs, collective, &mut all);
         all
     }
@@ -345,6 +349,12 @@ impl Question<'_> {
         };
         inputs.rates.time_ns(&cost, channels)
     }
+}
+
+/// What a collective may be served by: what ccl has, and the user's own.
+fn all_algorithms(inputs: &Inputs, collective: Collective) -> impl Iterator<Item = Algorithm> {
+    let own = inputs.user_algorithm(collective).map(|_| Algorithm::User);
+    algorithms(collective).iter().copied().chain(own)
 }
 
 /// At level `size` the bits must not tell which algorithm served a size: of those that fold in different orders
