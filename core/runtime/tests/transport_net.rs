@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use ccl::transport::{
     Checksum, Fabric, FaultRule, NetSettings, PathKind, Relay, SharedMemory, TraceEvent, TraceLog,
     TransportSettings, WaitSettings, Waiter,
@@ -285,7 +286,7 @@ impl Relay for Betraying {
         self.0.inner.try_take(from, topic)
     }
 
-    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Bytes>> {
         self.0.inner.all_gather(bytes)
     }
 }

@@ -166,6 +166,9 @@ fn killed_ranks_leave_nothing_behind() {
     for rank in 0..2 {
         let info = std::fs::read(directory.path().join(format!("round-0-{rank}"))).unwrap();
         let info: TransportInfo = serde_json::from_slice(&info).unwrap();
-        assert!(!sockets.contains(&*info.seat.mailbox.unwrap()), "an abstract socket outlived its process");
+        assert!(
+            !sockets.contains(&info.seat.mailbox.unwrap().to_string()),
+            "an abstract socket outlived its process"
+        );
     }
 }

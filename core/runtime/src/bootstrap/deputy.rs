@@ -15,7 +15,6 @@ use super::BootstrapSettings;
 use super::auth::Key;
 use super::between::{Guest, Seen, ToDeputy, ToHead, Word};
 use super::head::margin;
-use super::infos::Infos;
 use super::joiner::{self, Joiner, Outcome, Purpose};
 use super::machine::{Action, Conn, Ending, Event, TABLE_BYTES, Time};
 use super::process::{Life, Process};
@@ -555,8 +554,8 @@ impl Deputy {
         if self.mail_is_due(now) {
             let mail = std::mem::take(&mut self.mail);
             for said in in_parcels(mail.said, |(_, body)| body.len()) {
-                let (lines, bodies) = said.into_iter().unzip();
-                self.tell_head(&ToHead::Said { lines, bodies: Infos(bodies) });
+                let (lines, bodies): (_, Vec<_>) = said.into_iter().unzip();
+                self.tell_head(&ToHead::Said { lines, bodies: bodies.iter().collect() });
             }
             for (line, why) in mail.ended {
                 self.tell_head(&ToHead::Closed { line, why });
@@ -579,8 +578,8 @@ impl Deputy {
                 }
                 (guest, info)
             };
-            let (guests, infos) = parcel.into_iter().map(aged).unzip();
-            self.tell_head(&ToHead::Arrived { guests, infos: Infos(infos) });
+            let (guests, infos): (_, Vec<_>) = parcel.into_iter().map(aged).unzip();
+            self.tell_head(&ToHead::Arrived { guests, infos: infos.iter().collect() });
         }
     }
 

@@ -15,6 +15,7 @@ use super::roots::Claim;
 use super::wire::{self, FaultCode, Frame, ToRoot};
 use super::words;
 use crate::control::hub::{LifeOf, MISSED_HEARTBEATS};
+use bytes::Bytes;
 
 /// What the head knows of its deputies.
 pub(crate) struct Head {
@@ -143,13 +144,16 @@ impl Head {
         deputy.heard = now;
         let service = deputy.service;
         match wire::decode(body) {
-            Some(ToHead::Arrived { guests, infos }) if guests.len() == infos.0.len() => {
-                let guests = guests.into_iter().zip(infos.0);
-                guests.flat_map(|(guest, info)| arrived(service, guest, info, tree, now)).collect()
+            Some(ToHead::Arrived { guests, infos }) if guests.len() == infos.len() => {
+                let guests = guests.into_iter().zip(infos.to_vec());
+                guests.flat_map(|(guest, info)| arrived(service, guest, info.into(), tree, now)).collect()
             }
-            Some(ToHead::Said { lines, bodies }) if lines.len() == bodies.0.len() => {
-                let said = lines.into_iter().zip(bodies.0);
-                let event = |(line, body)| Event::Received { conn: Conn::at(service, line), body };
+            Some(ToHead::Said { lines, bodies }) if lines.len() == bodies.len() => {
+                let said = lines.into_iter().zip(bodies.to_vec());
+                let event = |(line, body): (_, Bytes)| Event::Received {
+                    conn: Conn::at(service, line),
+                    body: body.into(),
+                };
                 said.flat_map(|said| tree.on(event(said), now)).collect()
             }
             Some(ToHead::Closed { line, why }) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ccl_plan::Rank;
 
 use crate::bootstrap::auth::{Answer, Challenge, Hello, Key, VERSION};
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::machine::{Ending, Time};
 use crate::bootstrap::process::Process;
 use crate::bootstrap::roots::Claim;
@@ -58,7 +59,7 @@ pub(crate) enum Outcome {
 /// What a member learns by joining.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    pub(crate) infos: Vec<Vec<u8>>,
+    pub(crate) infos: Infos,
     pub(crate) keepers: Keepers,
 }
 
@@ -250,9 +251,9 @@ impl Joiner {
 
     fn told(&mut self, body: &[u8]) -> Vec<Action> {
         let result = match wire::decode(body) {
-            Some(ToMember::Table { infos, root, hosts, head }) if infos.0.len() == self.n as usize => {
+            Some(ToMember::Table { infos, root, hosts, head }) if infos.len() == self.n as usize => {
                 let keepers = Keepers { root: Host { process: root, ranks: hosts }, head };
-                Ok(Outcome::Entered(Entry { infos: infos.0, keepers }))
+                Ok(Outcome::Entered(Entry { infos, keepers }))
             }
             Some(ToMember::Refused(refusal)) => Err(Error::new(
                 refusal.fault.into(),

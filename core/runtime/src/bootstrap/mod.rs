@@ -63,11 +63,13 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use ccl_plan::Rank;
 
 pub use id::UniqueId;
 pub use root::{Root, RootHandle};
 
+use crate::bootstrap::infos::Infos;
 use crate::config::Config;
 use crate::control::Control;
 use crate::error::{Error, Result};
@@ -159,8 +161,9 @@ pub fn join(
     n: u32,
     info: Vec<u8>,
     settings: &BootstrapSettings,
-) -> Result<(Control, Vec<Vec<u8>>)> {
-    join_several(std::slice::from_ref(id), rank, n, info, settings)
+) -> Result<(Control, Vec<Bytes>)> {
+    let (control, infos) = join_several(std::slice::from_ref(id), rank, n, info, settings)?;
+    Ok((control, infos.to_vec()))
 }
 
 /// As [`join`], with several unique ids: each root takes its share of the ranks, see the
@@ -169,13 +172,13 @@ pub fn join(
 /// # Errors
 ///
 /// As [`join`]; no id, more than ranks, or one twice; ranks that were given others, or in another order.
-pub fn join_several(
+pub(crate) fn join_several(
     ids: &[UniqueId],
     rank: Rank,
     n: u32,
     info: Vec<u8>,
     settings: &BootstrapSettings,
-) -> Result<(Control, Vec<Vec<u8>>)> {
+) -> Result<(Control, Infos)> {
     if rank.0 >= n {
         let cause = format!("expected a rank below n = {n}, found {rank}");
         return Err(Error::usage(cause, "ranks count from 0 to n - 1"));
@@ -186,7 +189,7 @@ pub fn join_several(
     }
     if n == 1 {
         roots::Ids::new(ids, n)?;
-        return Ok((Control::alone(settings), vec![info]));
+        return Ok((Control::alone(settings), Infos::from_iter([info])));
     }
     let (settings, started) = (&settings.bounded(), Instant::now());
     let purpose = joiner::Purpose::Join { process: process::Process::this(), info };

@@ -1,6 +1,7 @@
 //! Which process a rank is, and whether it still runs.
 
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,16 @@ pub(crate) enum Life {
 impl Process {
     /// This process.
     pub(crate) fn this() -> Process {
+        static KNOWN: Mutex<Option<Process>> = Mutex::new(None);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        // A fork inherits what its parent knew.
+        match &*known {
+            Some(this) if this.pid == std::process::id() => this.clone(),
+            _ => known.insert(Process::look()).clone(),
+        }
+    }
+
+    fn look() -> Process {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let host = read("/proc/sys/kernel/hostname").trim().to_owned();
         let namespace = fs::read_link("/proc/self/ns/pid").unwrap_or_default();

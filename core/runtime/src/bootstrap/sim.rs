@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::bootstrap::auth::Key;
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::joiner::{Joiner, Outcome, Purpose};
 use crate::bootstrap::machine::{Conn, Ending, Event, Time};
 use crate::bootstrap::process::{Life, Process};
@@ -31,7 +32,7 @@ fn all_arrive_over_a_lossy_network() {
                 panic!("seed {seed}, n {n}: rank {rank}: {:?}", net.ranks[rank as usize].error)
             });
             assert!(
-                infos.iter().enumerate().all(|(rank, info)| info == &info_of(rank as u32)),
+                infos.to_vec().iter().enumerate().all(|(rank, info)| *info == info_of(rank as u32)),
                 "seed {seed}"
             );
         }
@@ -284,7 +285,7 @@ struct RankSim {
     purpose: Option<&'static str>,
     machine: Machine,
     conn: Option<Conn>,
-    infos: Option<Vec<Vec<u8>>>,
+    infos: Option<Infos>,
     error: Option<Error>,
     cause: Option<Cause>,
     over_at: Time,

@@ -21,7 +21,7 @@ fn join_all(
     present: &[u32],
     n: u32,
     settings: &BootstrapSettings,
-) -> Vec<Result<(Control, Vec<Vec<u8>>)>> {
+) -> Vec<Result<(Control, Vec<Bytes>)>> {
     thread::scope(|scope| {
         let one = |rank: &u32| {
             let rank = *rank;
@@ -239,8 +239,8 @@ fn an_unused_root_expires() {
 fn one_rank_needs_nothing() {
     let id = UniqueId::new(Vec::new()).unwrap();
     let (control, infos) = join(&id, Rank(0), 1, b"me".to_vec(), &settings(100)).unwrap();
-    assert_eq!(infos, [b"me"]);
-    assert_eq!(control.all_gather(b"again".to_vec()).unwrap(), [b"again"]);
+    assert_eq!(infos, ["me"]);
+    assert_eq!(control.all_gather(b"again".to_vec()).unwrap(), ["again"]);
     control.send(Rank(0), 5, b"mail".to_vec()).unwrap();
     assert_eq!(control.try_take(Rank(0), 5).unwrap(), b"mail");
     assert!(join(&id, Rank(3), 3, Vec::new(), &settings(100)).is_err());

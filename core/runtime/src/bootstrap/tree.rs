@@ -13,6 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ccl_plan::Rank;
 
 use crate::bootstrap::infos::Infos;
@@ -39,7 +40,7 @@ pub(crate) enum Action {
     /// Send a letter to a parent or child.
     Send { to: Rank, letter: Letter },
     /// It is over: the infos of all ranks, by rank.
-    Done(Vec<Vec<u8>>),
+    Done(Infos),
 }
 
 /// What is sent, shared by its receivers.
@@ -70,13 +71,13 @@ enum Stage {
     /// The infos of its own range; of its children's, those that have come.
     Collecting {
         own: Vec<u8>,
-        parts: Vec<Option<Vec<Vec<u8>>>>,
+        parts: Vec<Option<Infos>>,
     },
     /// For the table.
     Waiting,
     /// The table is there; these have not taken it yet.
     Delivering {
-        infos: Vec<Vec<u8>>,
+        infos: Infos,
         to: Vec<Rank>,
     },
     Over,
@@ -157,18 +158,18 @@ impl Tree {
         if parts.iter().any(Option::is_none) {
             return Ok(Vec::new());
         }
-        let mut infos = vec![std::mem::take(own)];
-        infos.extend(std::mem::take(parts).into_iter().flatten().flatten());
-        let total_bytes: usize = infos.iter().map(Vec::len).sum();
+        let mut infos: Vec<Bytes> = vec![std::mem::take(own).into()];
+        infos.extend(std::mem::take(parts).into_iter().flatten().flat_map(|infos| infos.to_vec()));
+        let infos: Infos = infos.iter().collect();
+        let total_bytes = infos.total_bytes();
         if total_bytes > TABLE_BYTES {
             let cause =
                 format!("expected infos of at most {TABLE_BYTES} bytes together, found {total_bytes}");
             return Err(Error::usage(cause, "exchange long data through the communicator itself"));
         }
-        let infos = Infos(infos);
         let letter: Letter = wire::body(&infos).into();
         match self.place.parent {
-            None => Ok(self.deliver(infos.0, &letter)),
+            None => Ok(self.deliver(infos, &letter)),
             Some(to) => {
                 self.stage = Stage::Waiting;
                 Ok(vec![Action::Send { to, letter }])
@@ -176,7 +177,7 @@ impl Tree {
         }
     }
 
-    fn deliver(&mut self, infos: Vec<Vec<u8>>, letter: &Letter) -> Vec<Action> {
+    fn deliver(&mut self, infos: Infos, letter: &Letter) -> Vec<Action> {
         let to: Vec<Rank> = self.place.children.iter().map(|child| Rank(child.start)).collect();
         let send = |to: &Rank| Action::Send { to: *to, letter: Arc::clone(letter) };
         let mut actions: Vec<Action> = to.iter().map(send).collect();
@@ -265,10 +266,10 @@ fn halves(range: &Range<u32>) -> [Range<u32>; 2] {
 }
 
 /// The infos of so many ranks.
-fn read(from: Rank, letter: &[u8], ranks: usize) -> Result<Vec<Vec<u8>>> {
+fn read(from: Rank, letter: &[u8], ranks: usize) -> Result<Infos> {
     match wire::decode::<Infos>(letter) {
-        Some(Infos(infos)) if infos.len() == ranks => Ok(infos),
-        Some(Infos(infos)) => {
+        Some(infos) if infos.len() == ranks => Ok(infos),
+        Some(infos) => {
             Err(unexpected(from, &format!("the infos of {} rather than {ranks} ranks", infos.len())))
         }
         None => Err(unexpected(from, "something that is no list of infos")),
@@ -297,7 +298,7 @@ mod tests {
         letters: VecDeque<(Rank, Rank, Letter, u32)>,
         /// The longest chain of letters that led to what each rank knows.
         chains: Vec<u32>,
-        done: Vec<Option<Vec<Vec<u8>>>>,
+        done: Vec<Option<Infos>>,
         sent: Vec<u32>,
     }
 
@@ -356,7 +357,7 @@ mod tests {
         for n in (1..=65).chain([127, 128, 129, 500]) {
             let mut ranks = Ranks::new(n);
             ranks.run(&mut seed, None);
-            let expected: Vec<_> = (0..n).map(info).collect();
+            let expected: Infos = (0..n).map(info).collect();
             assert!(ranks.done.iter().all(|done| done.as_ref() == Some(&expected)), "n = {n}");
             assert_eq!(ranks.sent.iter().sum::<u32>(), 2 * (n - 1), "n = {n}");
             assert!(ranks.chains.iter().all(|chain| *chain <= 2 * n.ilog2()), "n = {n}: {:?}", ranks.chains);
@@ -410,11 +411,11 @@ mod tests {
         tree.on(Event::Begin, Duration::ZERO).unwrap();
         assert_eq!((of(&tree, Tree::awaits), of(&tree, Tree::serves)), ([false, true, true], [true; 3]));
         for child in [3, 2] {
-            let letter = wire::body(&Infos(vec![info(child)]));
+            let letter = wire::body(&Infos::from_iter([info(child)]));
             tree.on(Event::Received { from: Rank(child), letter }, Duration::ZERO).unwrap();
         }
         assert_eq!((of(&tree, Tree::awaits), of(&tree, Tree::serves)), ([true, false, false], [true; 3]));
-        let letter = wire::body(&Infos((0..7).map(info).collect()));
+        let letter = wire::body(&(0..7).map(info).collect::<Infos>());
         tree.on(Event::Received { from: Rank(0), letter }, Duration::ZERO).unwrap();
         assert_eq!((of(&tree, Tree::awaits), of(&tree, Tree::serves)), ([false; 3], [false, true, true]));
         tree.on(Event::Taken { by: Rank(3) }, Duration::ZERO).unwrap();
@@ -425,7 +426,7 @@ mod tests {
     fn a_child_that_does_not_take_the_table_is_named() {
         let mut tree = Tree::new((Rank(0), 2), info(0), DEADLINE);
         assert_eq!(tree.on(Event::Begin, Duration::ZERO).unwrap(), []);
-        let letter = wire::body(&Infos(vec![info(1)]));
+        let letter = wire::body(&Infos::from_iter([info(1)]));
         let sent = tree.on(Event::Received { from: Rank(1), letter }, Duration::ZERO).unwrap();
         assert!(matches!(&sent[..], [Action::Send { to: Rank(1), .. }]), "{sent:?}");
         let error = tree.on(Event::Tick, tree.due().unwrap()).unwrap_err();
@@ -434,7 +435,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_names_who_sent_it() {
-        let good = |ranks: u32| wire::body(&Infos((0..ranks).map(info).collect()));
+        let good = |ranks: u32| wire::body(&(0..ranks).map(info).collect::<Infos>());
         // Of 4 ranks, rank 0 has the children 1 (with 2) and 3.
         for (from, letter, found) in [
             (1, good(1), "the infos of 1 rather than 2 ranks"),

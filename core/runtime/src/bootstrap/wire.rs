@@ -469,8 +469,7 @@ mod tests {
         assert_eq!([kind(&abort), in_branch_kind(&abort), in_branch_kind(&leave)], [Kind::Other; 3]);
         let refusal = Refusal { fault: FaultCode::Usage, text: "t".into() };
         let process = Process { pid: 3, host_id: 9, host: "h".into() };
-        let table =
-            ToMember::Table { infos: Infos(Vec::new()), root: process, hosts: Vec::new(), head: None };
+        let table = ToMember::Table { infos: Infos::default(), root: process, hosts: Vec::new(), head: None };
         let ask = ToMember::Ask { question: 3 };
         let word = |message: &ToMember| Word::of(&super::body(message));
         let in_branch_word = |message: &ToMember| Word::of(body_of(&in_branch(4, &encode(message))));

@@ -10,6 +10,7 @@ use ccl_plan::Rank;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::bootstrap::infos::Infos;
 use crate::config::{Config, Difference};
 use crate::error::{Error, Fault, Result};
 use crate::transport::{ProcessInfo, TransportInfo};
@@ -39,35 +40,43 @@ pub(super) fn write_place(info: &TransportInfo) -> Result<Vec<u8>> {
 
 /// What stands in the hellos behind the part on which ranks must agree, once all agree with this one. The first
 /// rank that differs is named with both values.
-pub(super) fn agreed<'a>(hellos: &'a [Vec<u8>], rank: Rank, config: &Config) -> Result<Vec<&'a [u8]>> {
-    let (own, _) = split(rank, &hellos[rank.index()])?;
+pub(super) fn agreed(hellos: &Infos, rank: Rank, config: &Config) -> Result<Infos> {
+    let own = hellos.get(rank.index()).ok_or_else(|| unreadable(rank, &"no information"))?;
+    let (own, _) = split(rank, &own)?;
     let own_common = parse(rank, own)?;
-    let mut last = own;
-    let mut places = Vec::with_capacity(hellos.len());
-    for (from, bytes) in (0..).map(Rank).zip(hellos) {
-        let (common, place) = split(from, bytes)?;
-        if common != last {
+    let mut places = Infos::with_capacity(hellos);
+    let mut hellos = hellos.each();
+    let mut from = Rank(0);
+    while let Some(hello) = hellos.next() {
+        let (common, place) = split(from, hello.bytes)?;
+        // What is the same as in the hello before has been compared.
+        let compared = LENGTH_BYTES + common.len();
+        if hello.shared < compared && common != own {
             agree(&parse(from, common)?, from, &own_common, rank, config)?;
-            last = common;
         }
-        places.push(place);
+        let shared = hello.shared.saturating_sub(compared);
+        places.push(shared, &place[shared..]);
+        from.0 += 1;
     }
     Ok(places)
 }
 
 /// Where all ranks are.
-pub(super) fn places<B: AsRef<[u8]>>(places: &[B]) -> Result<Vec<TransportInfo>> {
-    let mut last: Option<(&[u8], Arc<ProcessInfo>)> = None;
+pub(super) fn places(places: &Infos) -> Result<Vec<TransportInfo>> {
+    let mut last: Option<Arc<ProcessInfo>> = None;
     let mut infos = Vec::with_capacity(places.len());
-    for (from, bytes) in (0..).map(Rank).zip(places) {
-        let (bytes, seat) = split(from, bytes.as_ref())?;
-        let process = match &last {
-            Some((same, process)) if *same == bytes => Arc::clone(process),
-            _ => Arc::new(parse(from, bytes)?),
+    let mut places = places.each();
+    let mut from = Rank(0);
+    while let Some(place) = places.next() {
+        let (process, seat) = split(from, place.bytes)?;
+        let process = match last {
+            Some(last) if place.shared >= LENGTH_BYTES + process.len() => last,
+            _ => Arc::new(parse(from, process)?),
         };
         let seat = postcard::from_bytes(seat).map_err(|error| unreadable(from, &error))?;
-        last = Some((bytes, Arc::clone(&process)));
+        last = Some(Arc::clone(&process));
         infos.push(TransportInfo { process, seat });
+        from.0 += 1;
     }
     Ok(infos)
 }
@@ -79,7 +88,7 @@ fn behind_length(bytes: &[u8]) -> Vec<u8> {
 /// What stands behind its length, and the rest.
 fn split(from: Rank, bytes: &[u8]) -> Result<(&[u8], &[u8])> {
     let parts = bytes
-        .split_first_chunk::<4>()
+        .split_first_chunk::<LENGTH_BYTES>()
         .and_then(|(length, rest)| rest.split_at_checked(u32::from_le_bytes(*length) as usize));
     parts.ok_or_else(|| unreadable(from, &"too few bytes"))
 }
@@ -146,10 +155,11 @@ fn difference(difference: &Difference, rank: Rank, other: Rank) -> String {
     format!("{} = {ours} on rank {rank} and {theirs} on rank {other}", difference.name)
 }
 
+const LENGTH_BYTES: usize = 4;
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bootstrap::infos::Infos;
     use crate::transport::SeatInfo;
 
     fn hello(config: &Config, version: &str, host: &str, descriptor: i32) -> Vec<u8> {
@@ -186,7 +196,7 @@ mod tests {
     fn hellos_come_back_and_share_what_is_common() {
         let config = Config::default();
         let hosts = ["a", "a", "b", "b", "a"];
-        let hellos: Vec<_> = (0..).zip(hosts).map(|(rank, host)| hello(&config, "1", host, rank)).collect();
+        let hellos: Infos = (0..).zip(hosts).map(|(rank, host)| hello(&config, "1", host, rank)).collect();
         for rank in [0, 3] {
             let infos = places(&agreed(&hellos, Rank(rank), &config).unwrap()).unwrap();
             for (rank, (info, host)) in (0..).zip(infos.iter().zip(hosts)) {
@@ -209,7 +219,7 @@ mod tests {
             ([&same()[..4], b"nonsense"].concat(), "too few bytes"),
             (behind_length(&same()), "expected the join information"),
         ] {
-            let error = agreed(&[same(), odd], Rank(0), &config).unwrap_err();
+            let error = agreed(&Infos::from_iter([same(), odd]), Rank(0), &config).unwrap_err();
             assert_eq!(*error.fault(), Fault::Remote { rank: Rank(1) });
             assert!(error.to_string().contains(said), "{error}");
         }
@@ -223,10 +233,11 @@ mod tests {
         let own_part = split(Rank(1), &apart).unwrap().1.len();
         let apart = apart[..apart.len() - own_part].to_vec();
         for (rank, config) in [(0, &config), (1, &out_of_band)] {
-            let error = agreed(&[here.clone(), apart.clone()], Rank(rank), config).unwrap_err().to_string();
+            let error =
+                agreed(&Infos::from_iter([&here, &apart]), Rank(rank), config).unwrap_err().to_string();
             assert!(error.contains("CCL_OOB_NET_ENABLE") && error.contains("1 on rank 1"), "{error}");
         }
-        let cut = places(&[b"1234".as_slice()]).unwrap_err();
+        let cut = places(&Infos::from_iter([b"1234"])).unwrap_err();
         assert_eq!(*cut.fault(), Fault::Remote { rank: Rank(0) });
     }
 
@@ -234,9 +245,9 @@ mod tests {
     fn what_goes_through_the_roots_is_the_same_for_all_ranks_if_places_travel_out_of_band() {
         let config = Config::default();
         let all = |rank| hello(&config, "1", "a", rank);
-        let in_band = Infos((0..1024).map(all).collect());
+        let in_band = (0..1024).map(all).collect::<Infos>();
         let cut = |hello: Vec<u8>| hello[..4 + split(Rank(0), &hello).unwrap().0.len()].to_vec();
-        let out_of_band = Infos((0..1024).map(|rank| cut(all(rank))).collect());
+        let out_of_band = (0..1024).map(|rank| cut(all(rank))).collect::<Infos>();
         let bytes = [in_band, out_of_band].map(|infos| postcard::to_stdvec(&infos).unwrap().len());
         println!("a table of 1,024 ranks: {} bytes in band, {} out of band", bytes[0], bytes[1]);
         assert!(bytes[1] < 4 * 1024 + 2048 && 5 * bytes[1] < bytes[0], "{bytes:?}");

@@ -11,6 +11,7 @@ use ccl_plugin_host::NetPlugin;
 
 use super::hello::{self, Common};
 use super::{Communicator, Ownership, network, out_of_band};
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::{self, BootstrapSettings, Root, UniqueId};
 use crate::config::Config;
 use crate::control::Control;
@@ -64,7 +65,7 @@ impl Communicator {
         let (mut fabric, hello) = open(&[], Rank(0), 1, config)?;
         let control = Arc::new(Control::alone(&BootstrapSettings::from_config(config, None)));
         let deadline = Instant::now() + config.init_timeout();
-        connect(&mut fabric, &control, &[hello], (Rank(0), config), deadline)?;
+        connect(&mut fabric, &control, &Infos::from_iter([hello]), (Rank(0), config), deadline)?;
         Communicator::assemble(fabric, control, (Rank(0), 1), config)
     }
 
@@ -313,7 +314,7 @@ fn describe(plugin: NetPlugin) -> Result<String> {
 pub(super) fn connect(
     fabric: &mut Fabric,
     control: &Arc<Control>,
-    hellos: &[Vec<u8>],
+    hellos: &Infos,
     (rank, config): (Rank, &Config),
     deadline: Instant,
 ) -> Result<()> {

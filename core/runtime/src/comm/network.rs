@@ -50,7 +50,7 @@ pub(super) fn settings(config: &Config, root: Option<IpAddr>) -> Result<NetSetti
         Some(root) => Wishes::of(config).towards(root, interfaces::source_towards(root).ok()),
         None => Wishes::of(config),
     };
-    let choice = interfaces::choose(&interfaces::list()?, &wishes)?;
+    let choice = interfaces::choose(&interfaces::list_lately()?, &wishes)?;
     let pairs: Vec<_> = choice.chosen.iter().map(pair).collect();
     settings.push(("interfaces".into(), pairs.join(",")));
     if let Some(range) = config.port_range() {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ccl_plan::Rank;
 
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::tree::{Action, Event, Letter, Tree};
 use crate::bootstrap::wire::MEMBER_BYTES;
 use crate::config::NameFilter;
@@ -28,18 +29,13 @@ pub(super) fn all_gather(
     own: Vec<u8>,
     names: Option<&NameFilter>,
     deadline: Instant,
-) -> Result<Vec<Vec<u8>>> {
+) -> Result<Infos> {
     let relay = Arc::clone(control) as Arc<dyn Relay>;
     let mut network = fabric.network_apart(relay, names, SHAPE)?;
     exchange(&mut network, control, own, deadline)
 }
 
-fn exchange(
-    network: &mut Network,
-    control: &Control,
-    own: Vec<u8>,
-    deadline: Instant,
-) -> Result<Vec<Vec<u8>>> {
+fn exchange(network: &mut Network, control: &Control, own: Vec<u8>, deadline: Instant) -> Result<Infos> {
     let (started, bytes) = (Instant::now(), own.len());
     let tree = Tree::new((control.rank(), control.n()), own, deadline.saturating_duration_since(started));
     let links = tree.peers().map(|peer| Link::new(network, peer)).collect::<Result<_>>()?;
@@ -58,11 +54,11 @@ struct Exchange {
     links: Vec<Link>,
     started: Instant,
     pause: Pause,
-    infos: Option<Vec<Vec<u8>>>,
+    infos: Option<Infos>,
 }
 
 impl Exchange {
-    fn run(&mut self, control: &Control) -> Result<Vec<Vec<u8>>> {
+    fn run(&mut self, control: &Control) -> Result<Infos> {
         self.feed(Event::Begin)?;
         loop {
             let moved = self.turn()?;
@@ -263,7 +259,7 @@ mod tests {
                 });
                 let expected: Vec<_> = (0..n).map(|rank| info(Rank(rank))).collect();
                 for infos in gathered {
-                    assert!(infos.unwrap() == expected, "{n} ranks, turns: {turns}");
+                    assert!(infos.unwrap().to_vec() == expected, "{n} ranks, turns: {turns}");
                 }
                 let pairs = u64::from(n) - 1;
                 let listened = connections * pairs;

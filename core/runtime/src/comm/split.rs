@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use ccl_plan::Rank;
 
 use super::Communicator;
 use super::init::{connect, edge_settings, open_with};
+use crate::bootstrap::infos::Infos;
 use crate::control::Control;
 use crate::error::{Error, Fault, Result};
 use crate::transport::{Fabric, TransportSettings};
@@ -72,7 +74,7 @@ impl Communicator {
         &self,
         mut fabric: Fabric,
         control: Arc<Control>,
-        hellos: &[Vec<u8>],
+        hellos: &Infos,
         started: Instant,
     ) -> Result<Communicator> {
         let (rank, n, config) = (control.rank(), control.n(), &self.config);
@@ -107,7 +109,7 @@ impl Wish {
 }
 
 /// The place of rank `me` among those of `color`, and how many these are.
-fn place(wishes: &[Vec<u8>], color: u32, me: Rank) -> Result<(Rank, u32)> {
+fn place(wishes: &[Bytes], color: u32, me: Rank) -> Result<(Rank, u32)> {
     let mut members = Vec::new();
     for (rank, bytes) in (0..).map(Rank).zip(wishes) {
         let wish = Wish::from_bytes(rank, bytes)?;
@@ -128,10 +130,10 @@ mod tests {
     #[test]
     fn keys_order_the_ranks_of_a_color() {
         let wishes = [(Some(1), 5), (None, 0), (Some(1), -3), (Some(0), 0), (Some(1), 5)];
-        let wishes = wishes.map(|(color, key)| Wish { color, key }.to_bytes());
+        let wishes = wishes.map(|(color, key)| Bytes::from(Wish { color, key }.to_bytes()));
         let places = [0, 2, 4].map(|rank| place(&wishes, 1, Rank(rank)).unwrap());
         assert_eq!(places, [(Rank(1), 3), (Rank(0), 3), (Rank(2), 3)]);
         assert_eq!(place(&wishes, 0, Rank(3)).unwrap(), (Rank(0), 1));
-        assert!(place(&[vec![0; 15]], 0, Rank(0)).unwrap_err().to_string().contains("15 bytes"));
+        assert!(place(&[vec![0; 15].into()], 0, Rank(0)).unwrap_err().to_string().contains("15 bytes"));
     }
 }

@@ -7,6 +7,7 @@ use ccl_plan::Rank;
 
 use super::shared::{Shared, lock};
 use super::{Control, GRACE};
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::process::Process;
 use crate::bootstrap::wire::{self, Host, ToMember, ToRoot};
 use crate::control::member::Keepers;
@@ -22,16 +23,16 @@ pub(super) struct Sprout {
 }
 
 /// A communicator that has begun, and the infos of its ranks.
-type Begun = (Arc<Shared>, Vec<Vec<u8>>);
+type Begun = (Arc<Shared>, Infos);
 
 impl Sprout {
     /// The root's first word; the communicator, if it has begun.
     pub(super) fn answered(&self, body: &[u8], parent: &Shared) -> Option<Arc<Shared>> {
         let begun = match wire::decode(body) {
-            Some(ToMember::Table { infos, root, hosts, head }) if infos.0.len() == self.n as usize => {
+            Some(ToMember::Table { infos, root, hosts, head }) if infos.len() == self.n as usize => {
                 let keepers = Keepers { root: Host { process: root, ranks: hosts }, head };
                 let of = (parent.this.clone(), keepers, (Arc::clone(&parent.trunk), self.branch));
-                Ok((Arc::new(Shared::new((self.rank, self.n), of.0, of.1, of.2)), infos.0))
+                Ok((Arc::new(Shared::new((self.rank, self.n), of.0, of.1, of.2)), infos))
             }
             Some(ToMember::Refused(refusal)) => Err(Error::new(
                 refusal.fault.into(),
@@ -102,7 +103,7 @@ impl Control {
         branch: u64,
         (rank, n): (Rank, u32),
         info: Vec<u8>,
-    ) -> Result<(Control, Vec<Vec<u8>>)> {
+    ) -> Result<(Control, Infos)> {
         self.usable()?;
         let sprout =
             Arc::new(Sprout { branch, rank, n, found: Mutex::default(), changed: Condvar::default() });

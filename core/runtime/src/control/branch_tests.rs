@@ -14,7 +14,7 @@ fn halves(controls: &[Control]) -> Vec<Control> {
         let info = vec![rank.0 as u8; 3];
         let (made, infos) = control.begin(u64::from(side) + 1, (rank, half), info).unwrap();
         let expected: Vec<_> = (0..half).map(|rank| vec![rank as u8; 3]).collect();
-        assert_eq!(infos, expected);
+        assert_eq!(infos.to_vec(), expected);
         made
     })
 }

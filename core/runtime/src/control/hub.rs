@@ -118,7 +118,7 @@ impl Hub {
         };
         let services: Vec<Host> =
             roots.into_iter().map(|process| Host { ranks: hosted(&process), process }).collect();
-        let infos = Infos(joined.iter().map(|member| member.info.clone()).collect());
+        let infos = joined.iter().map(|member| &member.info).collect();
         let conns = joined.iter().map(|member| (member.conn, member.rank)).collect();
         let member = |new: Joined| {
             let Joined { rank, conn, address, process, .. } = new;
@@ -290,14 +290,14 @@ impl Hub {
         let Some(round) = self.rounds.remove(&number) else {
             return;
         };
-        let infos: Vec<Vec<u8>> = round.infos.into_values().map(ByteBuf::into_vec).collect();
-        if infos.iter().map(|info| info.len()).sum::<usize>() > TABLE_BYTES {
+        let infos: Infos = round.infos.into_values().collect();
+        if infos.total_bytes() > TABLE_BYTES {
             let text =
                 format!("round {number}: expected infos of at most {TABLE_BYTES} bytes together, found more");
             let refusal = Refusal { fault: FaultCode::Usage, text };
             return self.tell_all(&ToMember::GatherFailed { round: number, refusal });
         }
-        self.tell_all(&ToMember::Gathered { round: number, infos: Infos(infos) });
+        self.tell_all(&ToMember::Gathered { round: number, infos });
     }
 
     /// Rounds that wait for a rank that has left can only fail.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ccl_plan::Rank;
 
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::machine::{Ending, Time};
 use crate::bootstrap::process::{Life, Process};
 use crate::bootstrap::wire::{self, Cause, CauseKind, Host, Refusal, ToMember, ToRoot};
@@ -33,7 +34,7 @@ pub(crate) enum Action {
     /// Put a message into the mailbox.
     Deliver { from: u32, topic: u32, bytes: Vec<u8> },
     /// A round is over.
-    Round { round: u64, result: Result<Vec<Vec<u8>>, Refusal> },
+    Round { round: u64, result: Result<Infos, Refusal> },
     /// These ranks have left.
     Left { ranks: Vec<u32> },
     /// The communicator has failed.
@@ -139,7 +140,7 @@ impl Member {
 
     fn received(&mut self, body: &[u8]) -> Vec<Action> {
         let action = match wire::decode(body) {
-            Some(ToMember::Gathered { round, infos }) => Action::Round { round, result: Ok(infos.0) },
+            Some(ToMember::Gathered { round, infos }) => Action::Round { round, result: Ok(infos) },
             Some(ToMember::GatherFailed { round, refusal }) => Action::Round { round, result: Err(refusal) },
             Some(ToMember::Relay { from, topic, bytes }) => {
                 Action::Deliver { from, topic, bytes: bytes.into_vec() }

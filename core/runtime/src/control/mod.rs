@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use ccl_plan::Rank;
 
 pub use alarm::Alarm;
@@ -28,6 +29,7 @@ pub use verdict::{Report, Verdict};
 
 use crate::bootstrap::BootstrapSettings;
 use crate::bootstrap::enter::Connection;
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::joiner::Entry;
 use crate::bootstrap::process::Process;
 use crate::bootstrap::wire::{self, Cause, CauseKind, FaultCode, Host, INFO_BYTES, ToRoot};
@@ -87,18 +89,18 @@ impl Control {
     /// # Errors
     ///
     /// Names the ranks that did not come in time or have left; or the communicator's failure.
-    pub fn all_gather(&self, info: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    pub fn all_gather(&self, info: Vec<u8>) -> Result<Vec<Bytes>> {
         self.check_length(&info)?;
         self.usable()?;
         if self.shared.n == 1 {
-            return Ok(vec![info]);
+            return Ok(vec![info.into()]);
         }
         let round = self.shared.next_round();
         let (patience, info) = (self.patience, wire::blob(&info));
         self.shared.send(&ToRoot::Gather { round, remaining_ms: patience.as_millis() as u64, info })?;
         let taken = self.shared.wait_for(patience + GRACE, |desk| desk.rounds.remove(&round));
         match taken? {
-            Some(Ok(infos)) => Ok(infos),
+            Some(Ok(infos)) => Ok(infos.to_vec()),
             Some(Err(refusal)) => {
                 let advice = "see why the named rank did not come: its log, or what it is doing instead";
                 Err(Error::new(refusal.fault.into(), refusal.text, advice).on(self.shared.rank))
@@ -292,7 +294,7 @@ impl Control {
         connection: Connection,
         entry: Entry,
         settings: &BootstrapSettings,
-    ) -> Result<(Control, Vec<Vec<u8>>)> {
+    ) -> Result<(Control, Infos)> {
         let Connection { stream, decoder, outbox, early } = connection;
         let stream = Arc::new(stream);
         let trunk = Trunk::new(stream.clone(), outbox);

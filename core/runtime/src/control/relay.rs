@@ -1,5 +1,6 @@
 //! The control connection as transports use it: to exchange what connecting needs.
 
+use bytes::Bytes;
 use ccl_plan::Rank;
 
 use super::Control;
@@ -15,7 +16,7 @@ impl Relay for Control {
         Control::try_take(self, from, topic)
     }
 
-    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Bytes>> {
         Control::all_gather(self, bytes)
     }
 

@@ -19,7 +19,7 @@ fn join_all(
     present: &[u32],
     n: u32,
     settings: &BootstrapSettings,
-) -> Vec<Result<(Control, Vec<Vec<u8>>)>> {
+) -> Vec<Result<(Control, Infos)>> {
     let info = |rank: u32| format!("info {rank}").into_bytes();
     thread::scope(|scope| {
         let one = |rank: &u32| {
@@ -47,7 +47,7 @@ fn all_get_all_infos_and_rounds_and_mail_work() {
         let mut controls = Vec::new();
         for result in joined {
             let (control, infos) = result.unwrap();
-            assert_eq!(infos, expected, "n {n}, k {k}");
+            assert_eq!(infos.to_vec(), expected, "n {n}, k {k}");
             controls.push(control);
         }
         for _ in 0..5 {
@@ -143,7 +143,7 @@ fn a_root_that_ends_is_known_at_every_root_and_branch() {
             let rank = control.rank().0;
             control.begin(u64::from(rank % 2) + 1, (Rank(rank / 2), 2), Vec::new()).unwrap().0
         });
-        each(&halves, |half| assert_eq!(half.all_gather(vec![7]).unwrap(), [[7], [7]]));
+        each(&halves, |half| assert_eq!(half.all_gather(vec![7]).unwrap(), [&[7][..], &[7]]));
         roots[stopped].stop();
         for control in controls.iter().chain(&halves) {
             until("the alarm", SECONDS, || control.alarm().raised());

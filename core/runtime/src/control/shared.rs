@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ccl_plan::Rank;
 use tracing::debug;
 
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::process::Process;
 use crate::bootstrap::tcp::Outbox;
 use crate::bootstrap::wire::{self, Cause, CauseKind, Frame, Refusal, ToRoot};
@@ -63,7 +64,7 @@ pub(super) struct Line {
 #[derive(Default)]
 pub(super) struct Desk {
     pub(super) next_round: u64,
-    pub(super) rounds: BTreeMap<u64, Result<Vec<Vec<u8>>, Refusal>>,
+    pub(super) rounds: BTreeMap<u64, Result<Infos, Refusal>>,
     pub(super) mail: HashMap<(u32, u32), VecDeque<Vec<u8>>>,
     pub(super) mail_bytes: usize,
     pub(super) left: BTreeSet<u32>,

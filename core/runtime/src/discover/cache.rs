@@ -1,10 +1,12 @@
 //! How much the processor's caches hold.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Bytes of the last-level cache of the first processor, as the system tells; `None` if it does not.
 pub fn last_level_bytes() -> Option<usize> {
-    last_level_under(Path::new("/sys/devices/system/cpu/cpu0/cache"))
+    static FOUND: OnceLock<Option<usize>> = OnceLock::new();
+    *FOUND.get_or_init(|| last_level_under(Path::new("/sys/devices/system/cpu/cpu0/cache")))
 }
 
 /// The largest cache that holds data, of those that `folder` describes.

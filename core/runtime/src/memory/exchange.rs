@@ -6,12 +6,11 @@
 //! use the network, never an error.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ccl_plan::Rank;
 
-use super::mailbox::{Delivery, Mailbox, Note};
+use super::mailbox::{Delivery, Mailbox, MailboxName, Note};
 use crate::error::Result;
 
 /// A rank of this host, as it described itself while joining.
@@ -20,7 +19,7 @@ pub struct Neighbour {
     /// Which rank.
     pub rank: Rank,
     /// Its socket's name, if it has one.
-    pub mailbox: Option<Arc<str>>,
+    pub mailbox: Option<MailboxName>,
     /// Its process, as it sees itself.
     pub process: u32,
     /// Whether process numbers mean the same there as here.
@@ -108,7 +107,7 @@ impl<'a> Exchange<'a> {
     fn send_all(&mut self) -> Result<bool> {
         let mut moved = false;
         for peer in self.peers.iter_mut().filter(|peer| peer.outgoing) {
-            let delivery = match (self.mailbox, &peer.neighbour.mailbox) {
+            let delivery = match (self.mailbox, peer.neighbour.mailbox) {
                 (Some(mailbox), Some(name)) => {
                     let note = note(&self.secret, &self.me, &peer.neighbour);
                     mailbox.post(name, &note, self.file)?
@@ -199,7 +198,7 @@ mod tests {
     fn stranger(rank: u32, mailbox: Option<&Mailbox>, file: &MemoryFile) -> Neighbour {
         Neighbour {
             rank: Rank(rank),
-            mailbox: mailbox.map(|m| m.name().into()),
+            mailbox: mailbox.map(Mailbox::name),
             process: std::process::id(),
             same_processes: false,
             number: file.number(),
@@ -275,7 +274,8 @@ mod tests {
     fn an_unreachable_socket_falls_back_to_proc_or_a_reason() {
         let mine = Mailbox::bind().unwrap();
         let (ours, theirs) = (file(4096), file(8192));
-        let gone = Neighbour { mailbox: Some("ccl-nobody".into()), ..stranger(1, None, &theirs) };
+        let left = Mailbox::bind().unwrap().name();
+        let gone = Neighbour { mailbox: Some(left), ..stranger(1, None, &theirs) };
         let me = stranger(0, Some(&mine), &ours);
         let run = |peer: Neighbour| {
             let exchange = Exchange::new(me.clone(), SECRET, Some(&mine), ours.as_fd(), vec![peer]);

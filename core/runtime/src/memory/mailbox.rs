@@ -1,5 +1,6 @@
 //! A Unix datagram socket that carries notes with a descriptor attached.
 
+use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,6 +12,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
@@ -18,8 +20,12 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub struct Mailbox {
     socket: OwnedFd,
-    name: String,
+    name: MailboxName,
 }
+
+/// A name that nobody else has drawn. It reads as the socket's name does in `/proc/net/unix`, but for the `@`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MailboxName([u8; 16]);
 
 /// What became of a note.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,28 +53,28 @@ impl Mailbox {
         let mut random = [0; 16];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(|e| Error::system("draw random bytes", e, ADVICE))?;
-        let name = format!("ccl-{:032x}", u128::from_ne_bytes(random));
+        let name = MailboxName(random);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
             .map_err(|e| Error::system("open a Unix socket", e, ADVICE))?;
-        address_of(&name)
+        name.address()
             .and_then(|address| rustix::net::bind(&socket, &address))
             .map_err(|e| Error::system("bind an abstract Unix socket", e, ADVICE))?;
         Ok(Mailbox { socket, name })
     }
 
     /// The name by which peers reach it.
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn name(&self) -> MailboxName {
+        self.name
     }
 
     /// Sends a note with a descriptor. Never blocks.
-    pub fn post(&self, to: &str, note: &[u8], descriptor: BorrowedFd<'_>) -> Result<Delivery> {
+    pub fn post(&self, to: MailboxName, note: &[u8], descriptor: BorrowedFd<'_>) -> Result<Delivery> {
         let descriptors = [descriptor];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut attached = SendAncillaryBuffer::new(&mut space);
         attached.push(SendAncillaryMessage::ScmRights(&descriptors));
-        let sent = address_of(to).and_then(|address| {
+        let sent = to.address().and_then(|address| {
             let parts = [IoSlice::new(note)];
             rustix::net::sendmsg_addr(&self.socket, &address, &parts, &mut attached, SendFlags::NOSIGNAL)
         });
@@ -110,8 +116,16 @@ impl Mailbox {
     }
 }
 
-fn address_of(name: &str) -> Result<SocketAddrUnix, Errno> {
-    SocketAddrUnix::new_abstract_name(name.as_bytes())
+impl MailboxName {
+    fn address(self) -> Result<SocketAddrUnix, Errno> {
+        SocketAddrUnix::new_abstract_name(self.to_string().as_bytes())
+    }
+}
+
+impl fmt::Display for MailboxName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ccl-{:032x}", u128::from_be_bytes(self.0))
+    }
 }
 
 /// Longest note that is read.

@@ -18,7 +18,7 @@ pub use alloc::{Memory, mem_alloc};
 pub use exchange::{Exchange, Neighbour, Parcel};
 pub use footprint::Footprint;
 pub(crate) use footprint::{Entry, Ledger};
-pub use mailbox::Mailbox;
+pub use mailbox::{Mailbox, MailboxName};
 pub(crate) use peer::PeerMemory;
 pub use region::{Backing, Mapping, MemoryFile};
 pub(crate) use staging::Staging;

@@ -1,5 +1,6 @@
 //! How ranks agree on paths: each says whom it cannot map; memory is used where neither objects.
 
+use bytes::Bytes;
 use ccl_plan::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -55,13 +56,13 @@ pub(super) fn vote(settings: &TransportSettings, neighbours: &Neighbours) -> Res
 }
 
 /// Gives up memory with every rank that cannot map this one's.
-pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Vec<u8>]) -> Result<Verdict> {
+pub(super) fn heed(neighbours: &mut Neighbours, me: Rank, votes: &[Bytes]) -> Result<Verdict> {
     let mut verdict = Verdict { not_directly: None, not_mapped: None };
     if neighbours.count() < votes.len() {
         verdict.not_mapped = Some("not all ranks share the memory of one host".to_owned());
     }
     // Votes that say the same and refuse nobody add nothing.
-    let mut last: Option<&Vec<u8>> = None;
+    let mut last: Option<&Bytes> = None;
     for (voter, bytes) in votes.iter().enumerate().map(|(voter, bytes)| (Rank(voter as u32), bytes)) {
         if last == Some(bytes) {
             continue;
@@ -150,7 +151,7 @@ pub(super) fn how_long_messages_go(kind: PathKind, not_directly: Option<&str>, l
 pub(super) fn as_neighbour(mine: &TransportInfo, rank: Rank, info: &TransportInfo) -> Neighbour {
     Neighbour {
         rank,
-        mailbox: info.seat.mailbox.clone(),
+        mailbox: info.seat.mailbox,
         process: info.process.number,
         same_processes: info.process.namespace == mine.process.namespace,
         number: info.seat.descriptor,

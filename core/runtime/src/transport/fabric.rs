@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use ccl_plan::{Channel, Rank};
 
 use super::connected::Connected;
@@ -63,7 +64,7 @@ impl Networking {
     }
 
     /// Of all ranks together: what some use, and whether all lend.
-    pub(crate) fn of_all(votes: &[Vec<u8>]) -> Networking {
+    pub(crate) fn of_all(votes: &[Bytes]) -> Networking {
         let says = |vote: &[u8], question: usize| vote.get(question) == Some(&1);
         Networking {
             used: votes.iter().any(|vote| says(vote, 0)),

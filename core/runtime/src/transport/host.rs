@@ -1,7 +1,7 @@
 //! Who is on this host.
 
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{ProcessInfo, SeatInfo, SharedMemory, TransportInfo, TransportSettings};
 use crate::error::{Error, Result};
@@ -16,17 +16,44 @@ pub(super) fn describe(
     let mut nonce = [0; 32];
     rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| Error::system("draw random bytes", e, "allow the getrandom system call"))?;
+    let known = Known::get();
     let process = ProcessInfo {
-        host: settings.host.clone().unwrap_or_else(identity),
-        host_name: name(),
-        number: std::process::id(),
-        namespace: process_namespace(),
+        host: settings.host.clone().unwrap_or(known.host),
+        host_name: known.host_name,
+        number: known.number,
+        namespace: known.namespace,
         shares_memory: settings.shared_memory == SharedMemory::Use,
         cpus: cpus(),
     };
-    let mailbox = mailbox.map(|mailbox| mailbox.name().into());
+    let mailbox = mailbox.map(Mailbox::name);
     let seat = SeatInfo { mailbox, descriptor: file.map_or(-1, MemoryFile::number), nonce };
     Ok(TransportInfo { process: Arc::new(process), seat })
+}
+
+/// What does not change while a process lives.
+#[derive(Clone)]
+struct Known {
+    number: u32,
+    host: String,
+    host_name: String,
+    namespace: u64,
+}
+
+impl Known {
+    fn get() -> Known {
+        static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = std::process::id();
+        // A fork inherits what its parent knew.
+        match &*known {
+            Some(known) if known.number == number => known.clone(),
+            _ => {
+                let found =
+                    Known { number, host: identity(), host_name: name(), namespace: process_namespace() };
+                known.insert(found).clone()
+            }
+        }
+    }
 }
 
 /// A text that two ranks share exactly when they run under the same kernel.

@@ -1,9 +1,9 @@
 //! What a fabric has to do with user memory that ranks map.
 
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use ccl_plan::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -12,13 +12,15 @@ use super::fabric::unconnected;
 use super::shm::Visitors;
 use super::{Fabric, agree};
 use crate::error::{Error, Fault, Result};
-use crate::memory::{Exchange, Mailbox, Mapping, Memory, Neighbour, Pages, Place, Views, Window};
+use crate::memory::{
+    Exchange, Mailbox, MailboxName, Mapping, Memory, Neighbour, Pages, Place, Views, Window,
+};
 
 /// What a rank says of the memory that it registers.
 #[derive(Serialize, Deserialize)]
 struct Offer {
     bytes: usize,
-    mailbox: Option<Arc<str>>,
+    mailbox: Option<MailboxName>,
     descriptor: i32,
     nonce: [u8; 32],
 }
@@ -68,7 +70,7 @@ impl Fabric {
         let mailbox = Mailbox::bind().ok();
         let offer = Offer {
             bytes: memory.len(),
-            mailbox: mailbox.as_ref().map(|mailbox| mailbox.name().into()),
+            mailbox: mailbox.as_ref().map(Mailbox::name),
             descriptor: pages.number(),
             nonce: pages.nonce(),
         };
@@ -96,14 +98,14 @@ impl Offer {
     /// The rank as an exchange of this memory must know it.
     fn of(&self, neighbour: Neighbour) -> Neighbour {
         let Offer { mailbox, descriptor, nonce, .. } = self;
-        Neighbour { mailbox: mailbox.clone(), number: *descriptor, nonce: *nonce, ..neighbour }
+        Neighbour { mailbox: *mailbox, number: *descriptor, nonce: *nonce, ..neighbour }
     }
 }
 
 /// Every rank's value, by rank.
 fn all_gather<T: Serialize + for<'a> Deserialize<'a>>(connected: &Connected, value: &T) -> Result<Vec<T>> {
     let bytes = serde_json::to_vec(value).map_err(|error| Error::bug(format!("describe memory: {error}")))?;
-    let read = |(rank, bytes): (usize, Vec<u8>)| {
+    let read = |(rank, bytes): (usize, Bytes)| {
         serde_json::from_slice(&bytes).map_err(|error| {
             let fault = Fault::Remote { rank: Rank(rank as u32) };
             let cause = format!("expected what rank {rank} says of its memory, found {error}");

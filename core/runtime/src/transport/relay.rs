@@ -1,5 +1,6 @@
 //! What a fabric needs of the control connections.
 
+use bytes::Bytes;
 use ccl_plan::Rank;
 
 use crate::error::Result;
@@ -13,7 +14,7 @@ pub trait Relay: Send + Sync {
     fn try_take(&self, from: Rank, topic: u32) -> Option<Vec<u8>>;
 
     /// Every rank's bytes, by rank. Blocks until all ranks have called it.
-    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>>;
+    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Bytes>>;
 
     /// An error once there is no point in waiting for peers any longer.
     fn check(&self) -> Result<()> {

@@ -9,7 +9,7 @@ use super::shm::Layout;
 use super::waiting::WaitSettings;
 use super::{FaultRule, NetSettings, TraceLog};
 use crate::error::{Error, Result};
-use crate::memory::{Backing, Footprint};
+use crate::memory::{Backing, Footprint, MailboxName};
 
 /// Settings of one rank's fabric. `channels`, `tags`, `slots`, `slot_bytes`, `net_slot_bytes`, `secret`,
 /// `checksum` and the network's plugin must be equal on all ranks.
@@ -99,7 +99,7 @@ pub struct ProcessInfo {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SeatInfo {
     /// The name of its Unix socket, if it could bind one.
-    pub mailbox: Option<Arc<str>>,
+    pub mailbox: Option<MailboxName>,
     /// Its memory's descriptor.
     pub descriptor: i32,
     /// The random bytes its memory begins with.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use ccl::transport::{EdgeIndex, Fabric, Relay, TransportInfo, TransportSettings, Waiter};
 use ccl::{Rank, Result};
 use ccl_plan::Channel;
@@ -22,7 +23,7 @@ pub struct ThreadRelay {
 
 struct Shared {
     barrier: Barrier,
-    gathered: Mutex<Vec<Vec<u8>>>,
+    gathered: Mutex<Vec<Bytes>>,
     mail: Mutex<HashMap<(Rank, Rank, u32), Messages>>,
 }
 
@@ -32,7 +33,7 @@ impl ThreadRelay {
     pub fn all(n: u32) -> Vec<Arc<dyn Relay>> {
         let shared = Arc::new(Shared {
             barrier: Barrier::new(n as usize),
-            gathered: Mutex::new(vec![Vec::new(); n as usize]),
+            gathered: Mutex::new(vec![Bytes::new(); n as usize]),
             mail: Mutex::default(),
         });
         let relay =
@@ -51,8 +52,8 @@ impl Relay for ThreadRelay {
         self.shared.mail.lock().unwrap().get_mut(&(from, self.me, topic))?.pop_front()
     }
 
-    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-        self.shared.gathered.lock().unwrap()[self.me.index()] = bytes;
+    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Bytes>> {
+        self.shared.gathered.lock().unwrap()[self.me.index()] = bytes.into();
         self.shared.barrier.wait();
         let all = self.shared.gathered.lock().unwrap().clone();
         self.shared.barrier.wait();
@@ -107,13 +108,13 @@ impl Relay for FileRelay {
         Some(bytes)
     }
 
-    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    fn all_gather(&self, bytes: Vec<u8>) -> Result<Vec<Bytes>> {
         let round = self.round.fetch_add(1, Ordering::Relaxed);
         self.write(&format!("round-{round}-{}", self.me), &bytes);
         let until = Instant::now() + Duration::from_secs(20);
         let read = |rank: u32| loop {
             match std::fs::read(self.directory.join(format!("round-{round}-{rank}"))) {
-                Ok(bytes) => break bytes,
+                Ok(bytes) => break bytes.into(),
                 Err(error) if Instant::now() > until => panic!("rank {rank} never came: {error}"),
                 Err(_) => std::thread::sleep(Duration::from_micros(200)),
             }

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::bootstrap::auth::Key;
+use crate::bootstrap::infos::Infos;
 use crate::bootstrap::joiner::{self, Joiner, Outcome, Purpose};
 use crate::bootstrap::machine::{self, Conn, Ending, Event, Time};
 use crate::bootstrap::process::Life;
@@ -58,7 +59,7 @@ pub(super) struct RankSim {
     pub(super) purpose: Option<&'static str>,
     pub(super) machine: Machine,
     pub(super) pipe: Option<usize>,
-    pub(super) infos: Option<Vec<Vec<u8>>>,
+    pub(super) infos: Option<Infos>,
     pub(super) error: Option<Error>,
     pub(super) cause: Option<Cause>,
     pub(super) orphaned: Option<Error>,
@@ -208,7 +209,7 @@ impl Net {
             let infos = sim.infos.as_ref();
             let infos = infos.unwrap_or_else(|| panic!("{}: rank {rank}: {:?}", self.name, sim.error));
             assert_eq!(infos.len(), self.ranks.len());
-            assert!((0..).zip(infos).all(|(rank, info)| *info == info_of(rank)), "{}", self.name);
+            assert!((0..).zip(infos.to_vec()).all(|(rank, info)| info == info_of(rank)), "{}", self.name);
         }
     }
 

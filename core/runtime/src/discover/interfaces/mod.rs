@@ -10,6 +10,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 pub use choose::{Choice, Chosen, Rejected, Wishes, choose};
+pub(crate) use list::list_lately;
 pub use list::{list, source_towards};
 
 /// A network interface and its addresses.
