@@ -23,6 +23,7 @@ use crate::exec;
 use crate::exec::Tuning;
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Direct, Plans, Reach};
+use crate::observe::flight::{Flight, Place, Recorded};
 use crate::transport::{
     Checksum, Fabric, FaultRule, NetSettings, Networking, Relay, SharedMemory, TransportSettings,
     WaitSettings,
@@ -61,12 +62,17 @@ impl Communicator {
     ///
     /// No memory to be had.
     pub fn alone(config: &Config) -> Result<Communicator> {
+        Communicator::alone_in(Recorded::first((Rank(0), 1), config), config)
+    }
+
+    /// The same, as a part of what others are split from as well.
+    pub(super) fn alone_in(recorded: Recorded, config: &Config) -> Result<Communicator> {
         crate::log::install(config)?;
         let (mut fabric, hello) = open(&[], Rank(0), 1, config)?;
         let control = Arc::new(Control::alone(&BootstrapSettings::from_config(config, None)));
         let deadline = Instant::now() + config.init_timeout();
         connect(&mut fabric, &control, &Infos::from_iter([hello]), (Rank(0), config), deadline)?;
-        Communicator::assemble(fabric, control, (Rank(0), 1), config)
+        Communicator::assemble(fabric, control, recorded, config)
     }
 
     /// Joins the communicator of `id` as `rank` of `n`. Every rank calls this with the same id and n.
@@ -108,9 +114,9 @@ impl Communicator {
         };
         let (control, hellos) = bootstrap::join_several(ids, rank, n, hello, &settings)
             .map_err(|error| error.on(rank).during("init"))?;
-        let control = Arc::new(control);
+        let (control, recorded) = (Arc::new(control), Recorded::first((rank, n), config));
         connect(&mut fabric, &control, &hellos, (rank, config), started + config.init_timeout())
-            .and_then(|()| Communicator::assemble(fabric, Arc::clone(&control), (rank, n), config))
+            .and_then(|()| Communicator::assemble(fabric, Arc::clone(&control), recorded, config))
             .map_err(|error| control.report(error.on(rank).during("init")))
     }
 
@@ -131,9 +137,11 @@ impl Communicator {
     pub(super) fn assemble(
         mut fabric: Fabric,
         control: Arc<Control>,
-        (rank, n): (Rank, u32),
+        recorded: Recorded,
         config: &Config,
     ) -> Result<Communicator> {
+        let (rank, n) = (control.rank(), control.n());
+        recorded.record(&control);
         // Every rank must choose alike, so one networked pair anywhere decides for all.
         let own = fabric.start_network()?.to_vote();
         // And one tuning serves all: rank 0's, which travels with its vote.
@@ -171,8 +179,9 @@ impl Communicator {
         if fabric.one_process() {
             plans.expect_mapped();
         }
-        let parts =
-            EngineParts { rank, n, fabric, control: Arc::clone(&control), plans, deadline: config.timeout() };
+        let flight = Arc::clone(&recorded.flight);
+        let (for_engine, deadline) = (Arc::clone(&control), config.timeout());
+        let parts = EngineParts { rank, n, fabric, control: for_engine, plans, flight, deadline };
         let engine = Engine::new(parts)?;
         control.alarm().on_raise(engine.alarm_waker());
         Ok(Communicator {
@@ -182,7 +191,24 @@ impl Communicator {
             control,
             engine: Ownership::Alone(Box::new(engine)).into(),
             splits: Cell::new(0),
+            recorded,
         })
+    }
+}
+
+impl Recorded {
+    /// What `rank` of the `n` that join writes.
+    fn first((rank, n): (Rank, u32), config: &Config) -> Recorded {
+        Recorded { flight: Arc::new(Flight::new(rank, config.flight_file())), place: Place::first(n) }
+    }
+
+    /// From now on `control`'s board is written as well; when it fails even if the rank makes no call.
+    fn record(&self, control: &Control) {
+        self.flight.add(self.place.clone(), control.board());
+        if self.flight.writes_failures() {
+            let (flight, board) = (Arc::clone(&self.flight), Arc::downgrade(control.board()));
+            control.alarm().on_raise(Box::new(move || Flight::write_apart(&flight, &board)));
+        }
     }
 }
 

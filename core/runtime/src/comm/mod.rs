@@ -16,6 +16,7 @@ mod typed;
 mod window;
 
 use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ccl_plan::select::Choice;
@@ -29,8 +30,9 @@ use crate::error::Fault;
 use crate::error::{Error, Result};
 use crate::exec::engine::{Engine, Patience};
 use crate::memory::Footprint;
+use crate::observe::flight::Recorded;
 use crate::request::Request;
-use crate::transport::Path;
+use crate::transport;
 
 pub use self::explain::Explanation;
 pub use self::init::{Joining, JoiningState};
@@ -55,6 +57,7 @@ pub struct Communicator {
     engine: RefCell<Ownership>,
     /// How often it was split.
     splits: Cell<u64>,
+    recorded: Recorded,
 }
 
 /// Who may touch the engine.
@@ -118,7 +121,7 @@ impl Communicator {
     /// # Errors
     ///
     /// No such rank.
-    pub fn path(&self, peer: Rank) -> Result<Path> {
+    pub fn path(&self, peer: Rank) -> Result<transport::Path> {
         self.with_engine(|engine| engine.fabric().path(peer))
     }
 
@@ -140,6 +143,22 @@ impl Communicator {
         let control = u64::from(self.control.is_connected());
         let footprint = self.with_engine(|engine| engine.fabric().footprint())?;
         Ok(footprint.with_sockets(control, &self.config))
+    }
+
+    /// Writes what this rank did of late into a file, whose path is `prefix` and the rank's number behind it; that path. PyTorch's
+    /// analyser (`torchfrtrace`) reads the files of all ranks together and says who is behind.
+    ///
+    /// In it are the last 64 collectives of the communicator that this rank joined and of all that were split from it, and the
+    /// sends and receives of this one that are under way. The rank is that in the communicator that was joined. With
+    /// `CCL_FLIGHT_FILE` the same is written when a communicator fails, before any call returns the failure. Blocks
+    /// for the disk.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn write_flight(&self, prefix: &Path) -> Result<PathBuf> {
+        let messages = self.with_engine(|engine| Ok(engine.messages_under_way()))?;
+        self.recorded.flight.write_to(prefix, self.control.board(), &messages)
     }
 
     /// Runs `f` with the engine, locked only if the progress thread shares it.

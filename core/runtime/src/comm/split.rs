@@ -11,6 +11,7 @@ use super::init::{connect, edge_settings, open_with};
 use crate::bootstrap::infos::Infos;
 use crate::control::Control;
 use crate::error::{Error, Fault, Result};
+use crate::observe::flight::Recorded;
 use crate::transport::{Fabric, TransportSettings};
 
 impl Communicator {
@@ -51,9 +52,12 @@ impl Communicator {
         let number = self.splits.replace(self.splits.get() + 1);
         let wishes = self.control.all_gather(Wish { color, key }.to_bytes())?;
         let Some(color) = color else { return Ok(None) };
-        let (rank, n) = place(&wishes, color, self.rank)?;
+        let (rank, members) = place(&wishes, color, self.rank)?;
+        let place = self.recorded.place.split(number, color, &members);
+        let recorded = Recorded { flight: Arc::clone(&self.recorded.flight), place };
+        let n = members.len() as u32;
         if n == 1 {
-            return Communicator::alone(&self.config).map(Some);
+            return Communicator::alone_in(recorded, &self.config).map(Some);
         }
         let branch = self.control.number_of_branch(number, color);
         let settings = self.with_engine(|engine| engine.fabric().settings_of_branch(branch))?;
@@ -66,7 +70,7 @@ impl Communicator {
             self.control.begin_failed(branch, (rank, n), &error.to_string());
         })?;
         let (control, hellos) = self.control.begin(branch, (rank, n), hello)?;
-        self.grow(fabric, Arc::new(control), &hellos, started).map(Some)
+        self.grow(fabric, Arc::new(control), (&hellos, recorded), started).map(Some)
     }
 
     /// Connects the ranks that have come.
@@ -74,13 +78,13 @@ impl Communicator {
         &self,
         mut fabric: Fabric,
         control: Arc<Control>,
-        hellos: &Infos,
+        (hellos, recorded): (&Infos, Recorded),
         started: Instant,
     ) -> Result<Communicator> {
-        let (rank, n, config) = (control.rank(), control.n(), &self.config);
+        let (rank, config) = (control.rank(), &self.config);
         let deadline = started + config.init_timeout();
         connect(&mut fabric, &control, hellos, (rank, config), deadline)
-            .and_then(|()| Communicator::assemble(fabric, Arc::clone(&control), (rank, n), config))
+            .and_then(|()| Communicator::assemble(fabric, Arc::clone(&control), recorded, config))
             .map_err(|error| control.report(error.on(rank)))
     }
 }
@@ -108,8 +112,8 @@ impl Wish {
     }
 }
 
-/// The place of rank `me` among those of `color`, and how many these are.
-fn place(wishes: &[Bytes], color: u32, me: Rank) -> Result<(Rank, u32)> {
+/// The place of rank `me` among those of `color`, and who these are.
+fn place(wishes: &[Bytes], color: u32, me: Rank) -> Result<(Rank, Vec<Rank>)> {
     let mut members = Vec::new();
     for (rank, bytes) in (0..).map(Rank).zip(wishes) {
         let wish = Wish::from_bytes(rank, bytes)?;
@@ -120,7 +124,7 @@ fn place(wishes: &[Bytes], color: u32, me: Rank) -> Result<(Rank, u32)> {
     members.sort_unstable();
     let place = members.iter().position(|(_, rank)| *rank == me);
     let place = place.ok_or_else(|| Error::bug("a rank is not among those of its color"))?;
-    Ok((Rank(place as u32), members.len() as u32))
+    Ok((Rank(place as u32), members.into_iter().map(|(_, rank)| rank).collect()))
 }
 
 #[cfg(test)]
@@ -132,8 +136,9 @@ mod tests {
         let wishes = [(Some(1), 5), (None, 0), (Some(1), -3), (Some(0), 0), (Some(1), 5)];
         let wishes = wishes.map(|(color, key)| Bytes::from(Wish { color, key }.to_bytes()));
         let places = [0, 2, 4].map(|rank| place(&wishes, 1, Rank(rank)).unwrap());
-        assert_eq!(places, [(Rank(1), 3), (Rank(0), 3), (Rank(2), 3)]);
-        assert_eq!(place(&wishes, 0, Rank(3)).unwrap(), (Rank(0), 1));
+        let members = [2, 0, 4].map(Rank).to_vec();
+        assert_eq!(places, [1, 0, 2].map(|place| (Rank(place), members.clone())));
+        assert_eq!(place(&wishes, 0, Rank(3)).unwrap(), (Rank(0), vec![Rank(3)]));
         assert!(place(&[vec![0; 15].into()], 0, Rank(0)).unwrap_err().to_string().contains("15 bytes"));
     }
 }

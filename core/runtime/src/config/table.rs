@@ -204,6 +204,9 @@ settings! {
         progress_thread: bool = "1", CCL_PROGRESS_THREAD, May;
     }
     Logging {
+        /// The beginning of the path of a file into which each rank writes its last operations when its communicator
+        /// fails, for PyTorch's `torchfrtrace`; the rank's number follows.
+        flight_file: Option<PathBuf> = "", CCL_FLIGHT_FILE, May;
         /// How much is logged. The log goes to the program's `tracing` subscriber if it has one.
         debug: Level = "WARN", CCL_DEBUG [NCCL_DEBUG], May;
         /// The file to log to, with `%h` for the host and `%p` for the process; standard error if not set.

@@ -24,6 +24,7 @@ use crate::error::{Error, Fault, Result};
 use crate::memory::scratch::Scratch;
 use crate::memory::{Memory, Window};
 use crate::observe::board::Board;
+use crate::observe::flight::{Flight, Message};
 use crate::request::{Bound, Request, check_root};
 use crate::stream::Gate;
 use crate::transport::{Bell, Fabric, Visitors, WaitSettings, Waiter};
@@ -42,6 +43,7 @@ pub(crate) struct Engine {
     spare: Vec<Box<Operation>>,
     numbers: Numbers,
     failed: Option<Error>,
+    flight: Arc<Flight>,
     deadline: Duration,
     wait: WaitSettings,
     /// Fruitless polls before a call that has the engine to itself goes to the queue to wait there.
@@ -69,6 +71,7 @@ pub(crate) struct EngineParts {
     pub(crate) fabric: Fabric,
     pub(crate) control: Arc<Control>,
     pub(crate) plans: Plans,
+    pub(crate) flight: Arc<Flight>,
     pub(crate) deadline: Duration,
 }
 
@@ -91,6 +94,7 @@ impl Engine {
             spare: Vec::new(),
             numbers: Numbers { sequence: 0, messages: vec![[0; 2]; parts.n as usize] },
             failed: None,
+            flight: parts.flight,
             deadline: parts.deadline,
         })
     }
@@ -280,6 +284,16 @@ impl Engine {
         &self.bell
     }
 
+    /// Sends and receives that are not complete.
+    pub(crate) fn messages_under_way(&self) -> Vec<Message> {
+        let messages = self.queue.iter().filter(|queued| queued.operation.is_message());
+        let shown = |queued: &Queued| {
+            let Bound { collective, root, count, dtype, .. } = queued.operation.bound;
+            Message { collective, peer: root, count, dtype }
+        };
+        messages.map(shown).collect()
+    }
+
     /// A fresh allowance of waiting.
     pub(crate) fn patience(&self) -> Patience {
         Patience::new(&self.wait, self.deadline)
@@ -441,6 +455,7 @@ impl Engine {
             error = error.during(operation);
         }
         self.failed = Some(error.clone());
+        let messages = self.messages_under_way();
         self.fabric.abort();
         // From here on no rank uses the buffers of any operation, whose borrows end with the error.
         if self.fabric.await_visitors() == Visitors::Stopped {
@@ -451,6 +466,7 @@ impl Engine {
                 gate.fail(error.clone());
             }
         }
+        self.flight.failed(&self.board, &messages);
         error
     }
 

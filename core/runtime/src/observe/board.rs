@@ -169,13 +169,22 @@ pub struct Board {
     recent: [Entry; Board::RECENT],
 }
 
-/// One entered operation, guarded by its stamp. Generic so that the tests explore every interleaving
-/// with loom's words.
+/// An operation that was entered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Remembered {
+    pub(crate) sequence: u64,
+    pub(crate) signature: Signature,
+    /// Nanoseconds since 1970, to some milliseconds.
+    pub(crate) entered_ns: u64,
+}
+
+/// One entered operation, guarded by its stamp: its signature, and when it was entered. Generic so that the tests
+/// explore every interleaving with loom's words.
 #[derive(Debug, Default)]
 struct Entry<W = AtomicU64> {
     /// Sequence + 1; 0 while the words are being written.
     stamp: W,
-    words: [W; 3],
+    words: [W; 4],
 }
 
 /// A word that several threads see.
@@ -206,7 +215,7 @@ impl Board {
     /// The same with a signature packed before.
     #[inline]
     pub(crate) fn enter_packed(&self, sequence: u64, signature: Packed) {
-        self.recent[sequence as usize % Board::RECENT].write(sequence, signature);
+        self.recent[sequence as usize % Board::RECENT].write(sequence, signature, now_ns());
         // Pairs with the load in `snapshot`: who sees the number sees the entry.
         self.last_entered.store(sequence + 1, Ordering::Release);
     }
@@ -234,17 +243,29 @@ impl Board {
         let waiting = self.waiting.load(Ordering::Relaxed);
         // Pairs with the store in `enter`.
         let entered = self.last_entered.load(Ordering::Acquire);
-        let oldest = entered.saturating_sub(Board::RECENT as u64);
-        let entry =
-            |sequence: u64| Some((sequence, self.recent[sequence as usize % Board::RECENT].read(sequence)?));
+        let recent = self.recent_before(entered);
         Snapshot {
             last_entered: entered.checked_sub(1),
             last_completed,
             waiting: (waiting as u32)
                 .checked_sub(1)
                 .map(|peer| Waiting { instruction: (waiting >> 32) as u32, peer }),
-            recent: (oldest..entered).filter_map(entry).collect(),
+            recent: recent.map(|Remembered { sequence, signature, .. }| (sequence, signature)).collect(),
         }
+    }
+
+    /// The newest operations entered, oldest first, at most [`Board::RECENT`].
+    pub(crate) fn remembered(&self) -> Vec<Remembered> {
+        // Pairs with the store in `enter`.
+        self.recent_before(self.last_entered.load(Ordering::Acquire)).collect()
+    }
+
+    fn recent_before(&self, entered: u64) -> impl Iterator<Item = Remembered> {
+        let oldest = entered.saturating_sub(Board::RECENT as u64);
+        (oldest..entered).filter_map(|sequence| {
+            let (signature, entered_ns) = self.recent[sequence as usize % Board::RECENT].read(sequence)?;
+            Some(Remembered { sequence, signature, entered_ns })
+        })
     }
 }
 
@@ -256,9 +277,9 @@ impl Default for Board {
 
 impl<W: Word> Entry<W> {
     #[inline]
-    fn write(&self, sequence: u64, Packed(words): Packed) {
+    fn write(&self, sequence: u64, Packed([codes, count, hash]): Packed, now_ns: u64) {
         self.stamp.store(0, Ordering::Relaxed);
-        for (word, value) in self.words.iter().zip(words) {
+        for (word, value) in self.words.iter().zip([codes, count, hash, now_ns]) {
             // Pairs with the loads in `read`: who sees the new word sees the blank stamp as well.
             word.store(value, Ordering::Release);
         }
@@ -266,18 +287,27 @@ impl<W: Word> Entry<W> {
         self.stamp.store(sequence + 1, Ordering::Release);
     }
 
-    fn read(&self, sequence: u64) -> Option<Signature> {
+    fn read(&self, sequence: u64) -> Option<(Signature, u64)> {
         // Pairs with the last store in `write`.
         if self.stamp.load(Ordering::Acquire) != sequence + 1 {
             return None;
         }
         // Pairs with the stores of words in `write`.
-        let words = std::array::from_fn(|index| self.words[index].load(Ordering::Acquire));
+        let [codes, count, hash, entered_ns] =
+            std::array::from_fn(|index| self.words[index].load(Ordering::Acquire));
         if self.stamp.load(Ordering::Relaxed) != sequence + 1 {
             return None;
         }
-        Signature::unpack(words)
+        Some((Signature::unpack([codes, count, hash])?, entered_ns))
     }
+}
+
+/// The clock that costs a few nanoseconds to read, and goes on every few milliseconds.
+#[inline]
+pub(super) fn now_ns() -> u64 {
+    // Not of `rustix`, whose own way to this clock fails under valgrind.
+    let now = nix::time::ClockId::CLOCK_REALTIME_COARSE.now();
+    now.map_or(0, |now| (now.tv_sec() as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec() as u64))
 }
 
 impl Word for AtomicU64 {
@@ -410,14 +440,14 @@ mod tests {
             let entry = loom::sync::Arc::new(Entry::<loom::sync::atomic::AtomicU64>::default());
             let shared = loom::sync::Arc::clone(&entry);
             let writer = loom::thread::spawn(move || {
-                shared.write(0, signature(1).pack());
-                shared.write(64, signature(2).pack());
+                shared.write(0, signature(1).pack(), 1);
+                shared.write(64, signature(2).pack(), 2);
             });
             let (first, second) = (entry.read(0), entry.read(64));
-            assert!(first.is_none_or(|seen| seen == signature(1)), "{first:?}");
-            assert!(second.is_none_or(|seen| seen == signature(2)), "{second:?}");
+            assert!(first.is_none_or(|seen| seen == (signature(1), 1)), "{first:?}");
+            assert!(second.is_none_or(|seen| seen == (signature(2), 2)), "{second:?}");
             writer.join().unwrap();
-            assert_eq!(entry.read(64), Some(signature(2)));
+            assert_eq!(entry.read(64), Some((signature(2), 2)));
         });
     }
 
