@@ -4,3 +4,5 @@
 //! This crate has the layouts of those tables, and makes of each a plugin of ccl, see `ccl-plugin`.
 //!
 //! What it does not do: look for libraries or open them, which `ccl-plugin-host` does.
+
+pub mod net;
