@@ -49,7 +49,8 @@ pub(crate) const CRATES: &[Crate] = &[
     // before `sim` was compared with what `tune` measures.
     safe("ccl-tools", "core/tools", 4_000, &["ccl", "ccl-sim"]),
     boundary("ccl-plugin", "plugins/abi", 1_500, &[]),
-    boundary("ccl-plugin-host", "plugins/host", 1_500, &["ccl-plugin"]),
+    boundary("ccl-plugin-host", "plugins/host", 1_500, &["ccl-plugin", "ccl-plugin-nccl"]),
+    boundary("ccl-plugin-nccl", "plugins/nccl", 2_000, &["ccl-plugin"]),
     Crate {
         name: "ccl-net-socket",
         folder: "net-socket",

@@ -30,6 +30,7 @@ mod check;
 mod error;
 mod library;
 mod log;
+mod nccl;
 pub mod net;
 mod search;
 

@@ -1,9 +1,9 @@
 //! Opening a library, once and for ever.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
+use std::ffi::c_void;
 use std::mem::ManuallyDrop;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use abi_stable::library::{AbiHeaderRef, ROOT_MODULE_LOADER_NAME_WITH_NUL};
@@ -13,13 +13,18 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use once_cell::sync::Lazy;
 
 use crate::check::{CheckedNet, check_net};
-use crate::search::{Candidate, Verdict, directories, files_for};
+use crate::nccl;
+use crate::search::{Candidate, Place, Verdict, directories, places_for};
 
 /// A network whose table was checked. Lives as long as the process.
 pub(crate) struct LoadedNet {
     pub(crate) checked: CheckedNet,
     pub(crate) file: Option<PathBuf>,
     pub(crate) how: String,
+    /// The contracts that its file offers, by symbol.
+    versions: Vec<String>,
+    /// The plugin behind the table, if it was made for NCCL: then it makes contexts, and not the table.
+    pub(crate) nccl: Option<&'static ccl_plugin_nccl::net::Plugin>,
 }
 
 /// Loads the first usable network that `spec` means: names and files separated by commas.
@@ -27,8 +32,8 @@ pub(crate) fn load_net(spec: &str) -> (Vec<Candidate>, Option<&'static LoadedNet
     let directories = directories();
     let mut candidates = Vec::new();
     for entry in spec.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
-        for file in files_for("net", entry, &directories) {
-            let (candidate, loaded) = try_file(&file);
+        for place in places_for("net", entry, &directories) {
+            let (candidate, loaded) = try_place(&place);
             candidates.push(candidate);
             if loaded.is_some() {
                 return (candidates, loaded);
@@ -47,43 +52,52 @@ pub(crate) fn link_net(table: &'static CclNetV1) -> Result<&'static LoadedNet, S
     }
     // SAFETY: a static table of its own size.
     let checked = unsafe { check_net(table) }?;
+    let how = "linked in".to_string();
     let net: &'static LoadedNet =
-        Box::leak(Box::new(LoadedNet { checked, file: None, how: "linked in".to_string() }));
+        Box::leak(Box::new(LoadedNet { checked, file: None, how, versions: Vec::new(), nccl: None }));
     loaded.insert(key, net);
     Ok(net)
 }
 
-fn try_file(file: &Path) -> (Candidate, Option<&'static LoadedNet>) {
-    let key = Key::File(file.canonicalize().unwrap_or_else(|_| file.to_path_buf()));
+fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedNet>) {
+    let name = place.name();
+    let (key, file) = match place {
+        Place::File(file) => {
+            (Key::File(file.canonicalize().unwrap_or_else(|_| file.clone())), Some(file.clone()))
+        }
+        Place::Program => (Key::Program, None),
+    };
     // Held while loading: two threads that want the same file get the same network.
     let mut loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(found) = loaded.get(&key) {
-        let verdict = Verdict::Chosen(format!("{}, already loaded", found.how));
-        let versions = vec![NET_SYMBOL.to_string_lossy().into_owned()];
-        return (Candidate { file: file.to_path_buf(), versions, verdict }, Some(found));
+        let verdict =
+            Verdict::Chosen(format!("network {}, {}, already loaded", found.checked.name, found.how));
+        return (Candidate { file: name.into(), versions: found.versions.clone(), verdict }, Some(found));
     }
-    let library = match open(file) {
+    let library = match open(place) {
         Ok(library) => library,
-        Err(why) => return (Candidate::refused(file, Vec::new(), why), None),
+        Err(why) => return (Candidate::refused(name, Vec::new(), why), None),
     };
     let versions = versions_of(&library);
     match net_of(&library, &versions) {
-        Ok((checked, how)) => {
-            let file = file.to_path_buf();
+        Ok(Found { checked, how, nccl }) => {
             let verdict = Verdict::Chosen(format!("network {}, {how}", checked.name));
-            let net: &'static LoadedNet =
-                Box::leak(Box::new(LoadedNet { checked, file: Some(file.clone()), how }));
+            let net = LoadedNet { checked, file, how, versions: versions.clone(), nccl };
+            let net: &'static LoadedNet = Box::leak(Box::new(net));
             loaded.insert(key, net);
-            (Candidate { file, versions, verdict }, Some(net))
+            (Candidate { file: name.into(), versions, verdict }, Some(net))
         }
-        Err(why) => (Candidate::refused(file, versions, why), None),
+        Err(why) => (Candidate::refused(name, versions, why), None),
     }
 }
 
 /// Opens without ever closing: even a library we refuse may have started threads.
-fn open(file: &Path) -> Result<ManuallyDrop<Library>, String> {
-    // SAFETY: initialisers run with this process's rights; loading a plugin is asking for that.
-    let opened = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
+fn open(place: &Place) -> Result<ManuallyDrop<Library>, String> {
+    let opened = match place {
+        // SAFETY: initialisers run with this process's rights; loading a plugin is asking for that.
+        Place::File(file) => unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) },
+        Place::Program => Ok(Library::this()),
+    };
     opened.map(ManuallyDrop::new).map_err(|error| {
         let words = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         format!("cannot be opened: {words}")
@@ -91,32 +105,34 @@ fn open(file: &Path) -> Result<ManuallyDrop<Library>, String> {
 }
 
 fn versions_of(library: &Library) -> Vec<String> {
-    let nccl = (6..=12).map(|version| format!("ncclNetPlugin_v{version}"));
     let ours = std::iter::once(NET_SYMBOL.to_string_lossy().into_owned());
-    ours.chain(nccl).filter(|symbol| has(library, symbol)).collect()
+    ours.chain(nccl::symbols()).filter(|symbol| !address(library, symbol).is_null()).collect()
 }
 
-fn has(library: &Library, symbol: &str) -> bool {
+/// Where a symbol is; null if there is none.
+pub(crate) fn address(library: &Library, symbol: &str) -> *const c_void {
     // SAFETY: only the address is looked at.
-    unsafe { library.get::<*const u8>(symbol.as_bytes()) }.is_ok_and(|address| !address.is_null())
+    unsafe { library.get::<*const c_void>(symbol.as_bytes()) }.map_or(std::ptr::null(), |found| *found)
 }
 
-/// The layout check if the library was written in Rust, then the table itself.
-fn net_of(library: &Library, versions: &[String]) -> Result<(CheckedNet, String), String> {
-    let symbol = |name: &CStr| {
-        // SAFETY: by the contract, the symbol is a table of this type or of another size and
-        // version, which `check_net` finds out before it reads further.
-        unsafe { library.get::<*const CclNetV1>(name.to_bytes_with_nul()) }.map(|found| *found)
-    };
-    let table = match symbol(NET_SYMBOL) {
-        Ok(table) if !table.is_null() => table,
-        _ if versions.is_empty() => return Err(format!("exports no {}", NET_SYMBOL.to_string_lossy())),
-        _ => return Err("only offers NCCL's contract, for which there is no adapter here".to_string()),
-    };
+/// What a library has for us.
+pub(crate) struct Found {
+    pub(crate) checked: CheckedNet,
+    pub(crate) how: String,
+    pub(crate) nccl: Option<&'static ccl_plugin_nccl::net::Plugin>,
+}
+
+/// The layout check if the library was written in Rust, then the table itself; else NCCL's newest.
+fn net_of(library: &Library, versions: &[String]) -> Result<Found, String> {
+    let table: *const CclNetV1 = address(library, &NET_SYMBOL.to_string_lossy()).cast();
+    if table.is_null() {
+        return nccl::net_of(library, versions);
+    }
     // First, because a table of another layout may have anything where its name should be.
-    let how = check_layout(library)?;
-    // SAFETY: by the contract of the symbol; libraries are never closed.
-    unsafe { check_net(table) }.map(|checked| (checked, how.to_string()))
+    let how = check_layout(library)?.to_string();
+    // SAFETY: by the contract of the symbol, a table of this type or of another size and version, which is found
+    // out before anything else is read; libraries are never closed.
+    unsafe { check_net(table) }.map(|checked| Found { checked, how, nccl: None })
 }
 
 /// Compares layouts through `abi_stable` if the library has its header.
@@ -147,6 +163,7 @@ fn one_line(text: &str) -> String {
 enum Key {
     Linked(usize),
     File(PathBuf),
+    Program,
 }
 
 const LINE_BYTES: usize = 600;

@@ -52,22 +52,59 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// The files that one entry of a specification may mean, in order of preference. Files that are
-/// given by path are listed whether or not they exist; the last entry of a name is for the loader.
-pub(crate) fn files_for(kind: &str, entry: &str, directories: &[PathBuf]) -> Vec<PathBuf> {
+/// Where a plugin may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A file, or a bare name for the system's loader.
+    File(PathBuf),
+    /// Linked into the program, and found by its symbols.
+    Program,
+}
+
+impl Place {
+    /// What a candidate is called.
+    pub(crate) fn name(&self) -> &Path {
+        match self {
+            Place::File(file) => file,
+            Place::Program => Path::new(STATIC_PLUGIN),
+        }
+    }
+}
+
+/// What one entry of a specification may mean, in order of preference: as ccl names plugins, then as NCCL does.
+/// Files that are given by path are listed whether or not they exist, and so are names for the loader.
+pub(crate) fn places_for(kind: &str, entry: &str, directories: &[PathBuf]) -> Vec<Place> {
+    // NCCL takes any beginning of the word.
+    if STATIC_PLUGIN.to_ascii_lowercase().starts_with(&entry.to_ascii_lowercase()) {
+        return vec![Place::Program];
+    }
+    files_for(kind, entry, directories).into_iter().map(Place::File).collect()
+}
+
+fn files_for(kind: &str, entry: &str, directories: &[PathBuf]) -> Vec<PathBuf> {
     if entry.contains('/') {
         return vec![PathBuf::from(entry)];
     }
-    let names = if entry.ends_with(".so") || entry.contains(".so.") {
-        vec![entry.to_string()]
-    } else {
-        vec![format!("libccl-{kind}-{entry}.so"), format!("libccl_{kind}_{entry}.so")]
+    let is_file_name = entry.ends_with(".so") || entry.contains(".so.");
+    let ours = match is_file_name {
+        true => vec![entry.to_string()],
+        false => vec![format!("libccl-{kind}-{entry}.so"), format!("libccl_{kind}_{entry}.so")],
     };
-    let mut found: Vec<PathBuf> = directories
-        .iter()
-        .flat_map(|directory| names.iter().map(|name| directory.join(name)))
-        .filter(|path| path.is_file())
-        .collect();
+    let mut found = found_and_bare(&ours, directories);
+    if !is_file_name {
+        // NCCL first tries the name as it is.
+        found.push(PathBuf::from(entry));
+    }
+    if !(entry.starts_with("lib") && is_file_name) {
+        found.extend(found_and_bare(&[format!("libnccl-{kind}-{entry}.so")], directories));
+    }
+    found
+}
+
+/// The files of these names in the directories, then the names for the loader.
+fn found_and_bare(names: &[String], directories: &[PathBuf]) -> Vec<PathBuf> {
+    let everywhere = directories.iter().flat_map(|directory| names.iter().map(|name| directory.join(name)));
+    let mut found: Vec<PathBuf> = everywhere.filter(|path| path.is_file()).collect();
     found.extend(names.iter().map(PathBuf::from));
     found
 }
@@ -87,18 +124,33 @@ pub(crate) fn directories() -> Vec<PathBuf> {
     directories
 }
 
+/// What NCCL calls a plugin that is linked into the program.
+const STATIC_PLUGIN: &str = "STATIC_PLUGIN";
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_name_means_both_spellings_and_a_path_means_itself() {
-        assert_eq!(files_for("net", "/x/y.so", &[]), [PathBuf::from("/x/y.so")]);
-        assert_eq!(files_for("net", "libfoo.so", &[]), [PathBuf::from("libfoo.so")]);
+    fn a_name_means_its_spellings_and_a_path_means_itself() {
+        let files = |entry: &str| files_for("net", entry, &[PathBuf::from("/nowhere")]);
+        assert_eq!(files("/x/y.so"), [PathBuf::from("/x/y.so")]);
+        assert_eq!(files("libfoo.so"), [PathBuf::from("libfoo.so")]);
         assert_eq!(
-            files_for("net", "foo", &[PathBuf::from("/nowhere")]),
-            [PathBuf::from("libccl-net-foo.so"), PathBuf::from("libccl_net_foo.so")]
+            files("foo"),
+            ["libccl-net-foo.so", "libccl_net_foo.so", "foo", "libnccl-net-foo.so"].map(PathBuf::from)
         );
+        assert_eq!(files("foo.so"), ["foo.so", "libnccl-net-foo.so.so"].map(PathBuf::from), "as NCCL has it");
+    }
+
+    #[test]
+    fn any_beginning_of_static_plugin_means_the_program() {
+        for entry in ["STATIC_PLUGIN", "static_plugin", "Static", "s"] {
+            assert_eq!(places_for("net", entry, &[]), [Place::Program], "{entry}");
+        }
+        for entry in ["socket", "static_plugins", "foo"] {
+            assert!(!places_for("net", entry, &[]).contains(&Place::Program), "{entry}");
+        }
     }
 
     #[test]

@@ -149,12 +149,16 @@ fn wrong_plugins_are_refused_in_words() {
     let line = refusal(&example("changed_layout"));
     assert!(line.contains("layout does not match"), "{line}");
     let source = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nccl.c");
-    std::fs::write(&source, "int ncclNetPlugin_v8, ncclNetPlugin_v10;\n").unwrap();
+    std::fs::write(&source, "void *ncclNetPlugin_v8[32], *ncclNetPlugin_v10[32];\n").unwrap();
     let line = refusal(&compile(&source, "nccl_shaped", &[]));
-    assert!(line.contains("offers ncclNetPlugin_v8, ncclNetPlugin_v10") && line.contains("NCCL"), "{line}");
+    assert!(line.contains("offers ncclNetPlugin_v8, ncclNetPlugin_v10"), "{line}");
+    assert!(line.ends_with("not used, ncclNetPlugin_v10: expected init, found a null pointer"), "{line}");
     std::fs::write(&source, "int nothing;\n").unwrap();
     let line = refusal(&compile(&source, "of_something_else", &[]));
-    assert!(line.contains("exports no cclNet_v1"), "{line}");
+    assert!(
+        line.contains("exports neither cclNet_v1 nor one of ncclNetPlugin_v6 to ncclNetPlugin_v12"),
+        "{line}"
+    );
     let line = refusal(source.to_str().unwrap());
     assert!(line.contains("cannot be opened"), "{line}");
     let line = refusal("/no/such/file.so");
@@ -167,7 +171,9 @@ fn a_list_takes_the_first_that_works() {
     let (candidates, plugin) = NetPlugin::load(&format!("no_such_network, {bad} ,{good},{bad}"));
     assert_eq!(plugin.unwrap().name(), "loopback-c");
     let files: Vec<_> = candidates.iter().map(|c| c.file.to_str().unwrap()).collect();
-    assert_eq!(files, ["libccl-net-no_such_network.so", "libccl_net_no_such_network.so", &bad, &good]);
+    let nccls = ["no_such_network", "libnccl-net-no_such_network.so"];
+    let ours = ["libccl-net-no_such_network.so", "libccl_net_no_such_network.so"];
+    assert_eq!(files, [&ours[..], &nccls[..], &[&bad, &good]].concat());
     assert_eq!(candidates.iter().filter(|c| Candidate::is_chosen(c)).count(), 1);
 }
 

@@ -333,7 +333,7 @@ pub(super) fn open_with(
 fn describe(plugin: NetPlugin) -> Result<String> {
     let digest = plugin.digest().map_err(|error| Error::bug(error.to_string()))?;
     let short: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("{} (contract {}, file digest {short})", plugin.name(), plugin.version()))
+    Ok(format!("{} (contract {}, file digest {short})", plugin.name(), plugin.contract()))
 }
 
 /// Compares what ranks must agree on and connects them.

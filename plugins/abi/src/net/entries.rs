@@ -22,6 +22,23 @@ pub const fn table<N: Net>() -> &'static CclNetV1 {
     const { &Entries::<N>::table(Entries::<N>::init) }
 }
 
+/// What the entry `init` of [`table`] does, with `make` in place of [`Net::init`]: for networks that share one
+/// type and one table, of which `init` alone could not tell which is meant. The context is used with that table.
+///
+/// # Safety
+///
+/// `host`, `settings`, `count` and `out` are as `ccl_net.h` asks of a host that calls `init`.
+pub unsafe fn init_by<N: Net>(
+    make: impl FnOnce(&Settings) -> Result<N>,
+    host: *const CclHostV1,
+    settings: *const CclSettingV1,
+    count: u32,
+    out: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { Entries::<N>::init_by(make, host, settings, count, out) }
+}
+
 /// The table of a network that is loaded: it also forwards what the plugin logs.
 pub(crate) const fn exported_table<N: Net>() -> CclNetV1 {
     Entries::<N>::table(Entries::<N>::init_exported)
@@ -88,6 +105,20 @@ impl<N: Net> Entries<N> {
         count: u32,
         out: *mut Ptr,
     ) -> i32 {
+        // SAFETY: the same contract.
+        unsafe { Self::init_by(N::init, host, settings, count, out) }
+    }
+
+    /// # Safety
+    ///
+    /// Arguments as for the entry `init`.
+    unsafe fn init_by(
+        make: impl FnOnce(&Settings) -> Result<N>,
+        host: *const CclHostV1,
+        settings: *const CclSettingV1,
+        count: u32,
+        out: *mut Ptr,
+    ) -> i32 {
         // The host hears what `init` logs, also that it panicked, under a key no context can have.
         let key: Ptr = out.cast();
         // SAFETY: the host's table is valid during this call, at the end of which we leave.
@@ -95,7 +126,7 @@ impl<N: Net> Entries<N> {
         let code = guard(Self::at("init"), || {
             // SAFETY: the contract of the entries.
             let settings = unsafe { Settings::from_c(settings, count) }?;
-            let context = Context::leak(N::init(&settings)?);
+            let context = Context::leak(make(&settings)?);
             // SAFETY: the host's table is valid until `finalize`, where we leave.
             unsafe { forward::enter(context, host) };
             // SAFETY: the contract of the entries.

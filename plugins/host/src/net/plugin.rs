@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::path::Path;
 use std::{fmt, fs, ptr};
 
-use ccl_plugin::c::{CclErrorV1, CclNetV1, CclSettingV1};
+use ccl_plugin::c::{CclErrorV1, CclNetV1, CclSettingV1, NET_SYMBOL};
 
 use crate::error::{Detail, NetError};
 use crate::library::{LoadedNet, link_net, load_net};
@@ -30,7 +30,11 @@ impl NetPlugin {
 
     /// Loads the first usable network of `spec`: names ("socket"), files ("libfoo.so") or paths,
     /// separated by commas. A name means `libccl-net-<name>.so` or `libccl_net_<name>.so` in
-    /// `LD_LIBRARY_PATH`, around the executable, or where the system's loader looks.
+    /// `LD_LIBRARY_PATH`, around the executable, or where the system's loader looks; else what it means to NCCL, which
+    /// is a file of that name or `libnccl-net-<name>.so`. `STATIC_PLUGIN` is a network in the program itself.
+    ///
+    /// A library with the symbol `cclNet_v1` is used by it. Of one made for NCCL the newest of `ncclNetPlugin_v6` to
+    /// `_v12` is taken, initialised and asked for its devices; without any it is refused.
     ///
     /// Returns every candidate that was considered, and the network or an error that repeats why
     /// each was refused. Runs the initialisers of the libraries it opens. Blocks for the disk.
@@ -53,7 +57,15 @@ impl NetPlugin {
         self.0.file.as_deref()
     }
 
-    /// The version of the contract it implements.
+    /// The symbol of the contract it implements: `cclNet_v1`, or one of NCCL's.
+    pub fn contract(&self) -> String {
+        self.0.nccl.map_or_else(
+            || NET_SYMBOL.to_string_lossy().into_owned(),
+            |plugin| ccl_plugin_nccl::net::symbol(plugin.version()),
+        )
+    }
+
+    /// The version of ccl's contract by which it is called.
     pub fn version(&self) -> u32 {
         self.table().version
     }
@@ -107,7 +119,15 @@ impl NetPlugin {
         let mut raw = ptr::null_mut();
         // SAFETY: `host` was just made.
         let table = unsafe { &raw const (*host).table };
-        let made = call!(*self, init(table, pairs.as_ptr(), pairs.len() as u32, &raw mut raw));
+        let (first, count) = (pairs.as_ptr(), pairs.len() as u32);
+        let made = match self.0.nccl {
+            None => call!(*self, init(table, first, count, &raw mut raw)),
+            // SAFETY: as for the table's entry: `count` settings, and a place for the context.
+            Some(plugin) => match unsafe { plugin.init(table, first, count, &raw mut raw) } {
+                0 => Ok(()),
+                code => Err(self.failed("init", code)),
+            },
+        };
         // SAFETY: `host` came from `Host::leak`, `raw` from this plugin's `init`.
         made.and_then(|()| unsafe { NetContext::from_raw(*self, raw, host) }).inspect_err(|_| {
             // SAFETY: made above; a failed init keeps nothing of it.

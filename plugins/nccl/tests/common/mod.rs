@@ -1,0 +1,66 @@
+//! Builds network plugins as they are made for NCCL, for the tests of whoever loads them.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The file of a plugin of one version; `flags` are for the compiler.
+pub fn toy(name: &str, version: u32, flags: &[&str]) -> String {
+    toy_of_versions(name, &[version], flags)
+}
+
+/// The file of a plugin with a table for each of these versions, `lib<name>.so`.
+pub fn toy_of_versions(name: &str, versions: &[u32], flags: &[&str]) -> String {
+    let objects: Vec<PathBuf> = versions
+        .iter()
+        .map(|version| {
+            let object = folder().join(format!("{name}-{version}.o"));
+            let define = format!("-DNET_VERSION={version}");
+            let source = plugins().join("nccl/tests/plugins/toy_net.c");
+            cc(&[&["-c", &define], flags].concat(), &[source], &object);
+            object
+        })
+        .collect();
+    link(name, &objects)
+}
+
+/// The file `lib<name>.so` of sources and objects.
+pub fn link(name: &str, parts: &[PathBuf]) -> String {
+    let file = folder().join(format!("lib{name}.so"));
+    cc(&["-shared"], parts, &file);
+    file.to_str().unwrap().to_string()
+}
+
+/// A C source of these lines.
+pub fn source(name: &str, lines: &str) -> PathBuf {
+    let file = folder().join(format!("{name}.c"));
+    std::fs::write(&file, lines).unwrap();
+    file
+}
+
+/// Where plugins of the repository lie.
+pub fn plugins() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../plugins")
+}
+
+/// Calls a function that a plugin exports, `toy_live` or `toy_inits`, of one version.
+pub fn ask(file: &str, function: &str, version: u32) -> i32 {
+    // SAFETY: a library that is loaded, or whose initialisers do nothing.
+    let library = unsafe { libloading::Library::new(file) }.unwrap();
+    let name = format!("{function}_v{version}");
+    // SAFETY: declared so in `toy_net.c`.
+    let function = unsafe { library.get::<extern "C" fn() -> i32>(name.as_bytes()) }.unwrap();
+    function()
+}
+
+fn cc(flags: &[&str], parts: &[PathBuf], output: &Path) {
+    let strict = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-fPIC", "-fvisibility=hidden"];
+    let mut cc = Command::new("cc");
+    cc.args(strict).args(flags).arg("-I").arg(plugins().join("include")).args(parts).arg("-o").arg(output);
+    let status = cc.status().expect("these tests need a C compiler named cc");
+    assert!(status.success(), "{cc:?}");
+}
+
+fn folder() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
