@@ -47,8 +47,9 @@ pub(crate) const CRATES: &[Crate] = &[
     boundary("ccl-python", "core/python", 1_500, &["ccl"]),
     // 2,500 before `perf` had workloads and overlap, `plan` memory, and there were `topo`, `sim` and `tune`; 3,800
     // before `sim` was compared with what `tune` measures.
-    safe("ccl-tools", "core/tools", 4_000, &["ccl", "ccl-sim"]),
+    safe("ccl-tools", "core/tools", 4_000, &["ccl", "ccl-sim", "ccl-plugin-check"]),
     boundary("ccl-plugin", "plugins/abi", 1_500, &[]),
+    boundary("ccl-plugin-check", "plugins/check", 2_000, &["ccl-plugin", "ccl-plugin-host"]),
     boundary("ccl-plugin-host", "plugins/host", 1_500, &["ccl-plugin", "ccl-plugin-nccl"]),
     boundary("ccl-plugin-nccl", "plugins/nccl", 2_000, &["ccl-plugin"]),
     Crate {
@@ -68,7 +69,7 @@ pub(crate) const CRATES: &[Crate] = &[
 
 /// Pairs of crates where the tests of the first, and nothing else of it, use the second.
 pub(crate) const TESTED_WITH: &[(&str, &str)] =
-    &[("ccl-net-socket", "ccl-plugin-host"), ("ccl-plugin-host", "ccl-net-socket")];
+    &[("ccl-net-socket", "ccl-plugin-host"), ("ccl-plugin-host", "ccl-net-socket"), ("ccl-plugin-check", "ccl-net-socket")];
 
 /// The package that holds the test tiers; it may depend on everything.
 pub(crate) const TESTS: &str = "ccl-tests";

@@ -5,6 +5,7 @@ mod args;
 mod doctor;
 mod perf;
 mod plan;
+mod plugin;
 mod ranks;
 mod run;
 mod sim;
@@ -30,6 +31,8 @@ enum Command {
     Perf(Box<perf::Args>),
     #[command(subcommand)]
     Plan(plan::Command),
+    #[command(subcommand)]
+    Plugin(plugin::Command),
     Run(run::Args),
     Sim(sim::Args),
     Doctor(doctor::Args),
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Perf(args) => perf::main(&args),
         Command::Plan(command) => plan::main(&command),
+        Command::Plugin(command) => plugin::main(&command),
         Command::Run(args) => run::main(&args),
         Command::Sim(args) => sim::main(&args),
         Command::Doctor(args) => doctor::main(&args),

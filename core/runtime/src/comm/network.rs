@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use ccl_net_socket::table as socket_table;
+pub use ccl_plugin_host::{Candidate, Verdict};
 use ccl_plugin_host::NetPlugin;
 
 use crate::config::Config;
@@ -31,15 +32,24 @@ pub fn choose(config: &Config) -> Result<NetPlugin> {
     }
 }
 
-/// What became of every file that [`choose`] considers, a line each, best first; nothing is said of
-/// the linked-in sockets, which need no file.
-pub fn candidates(config: &Config) -> Vec<String> {
+/// What became of every file that [`choose`] considers, best first; nothing is said of the linked-in sockets,
+/// which need no file.
+pub fn candidates(config: &Config) -> Vec<Candidate> {
     let spec = match config.net_plugin() {
         [] => DEFAULT_PLUGIN.to_string(),
-        [only] if only == "none" => return Vec::new(),
+        [only] if only == "none" || is_socket(only) => return Vec::new(),
         names => names.join(","),
     };
-    NetPlugin::load(&spec).0.iter().map(ToString::to_string).collect()
+    NetPlugin::load(&spec).0
+}
+
+/// The plugin that one entry of `CCL_NET_PLUGIN` means; `socket` is the linked-in one.
+///
+/// # Errors
+///
+/// It cannot be used.
+pub fn named(entry: &str) -> Result<NetPlugin> {
+    if is_socket(entry) { linked() } else { load(entry) }
 }
 
 /// Settings of the network for this host, seen from where the root is: interfaces in order of preference, ports, buffers.

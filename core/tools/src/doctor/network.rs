@@ -73,7 +73,8 @@ fn plugins(config: &Config) -> Vec<Finding> {
         }
         Err(error) => Finding::problem("network", "used", "none", error.to_string()),
     };
-    let candidate = |line: String| {
+    let candidate = |candidate: ccl::network::Candidate| {
+        let line = candidate.to_string();
         let (file, verdict) = line.split_once(": ").unwrap_or((&line, ""));
         Finding::ok("network", "candidate", file, verdict)
     };

@@ -135,7 +135,8 @@ impl NetPlugin {
         })
     }
 
-    pub(crate) fn table(&self) -> &'static CclNetV1 {
+    /// Its table, checked; entries that it lacks are `None`. For whoever checks plugins or wraps one.
+    pub fn table(&self) -> &'static CclNetV1 {
         &self.0.checked.table
     }
 

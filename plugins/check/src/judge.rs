@@ -1,0 +1,200 @@
+//! Holding a plugin to a clause: here, or in a process of its own.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ccl_plugin_host::NetPlugin;
+
+use crate::breach::{Outcome, Stop};
+use crate::pair::Stage;
+use crate::pulse::Pulse;
+use crate::raw::Table;
+use crate::{Clause, Verdict};
+
+/// What is checked, and how.
+#[derive(Clone)]
+pub struct Subject {
+    /// Loads the plugin; what is wrong with its table if it cannot be had.
+    load: Arc<dyn Fn() -> Result<NetPlugin, String> + Send + Sync>,
+    /// What the clause `speed` compares with.
+    pub reference: Option<NetPlugin>,
+    /// For its `init`.
+    pub settings: Vec<(String, String)>,
+    /// Which of its devices.
+    pub device: u32,
+    /// How long a call may run, and anything that must come may take, before that is a breach.
+    pub patience: Duration,
+}
+
+impl Subject {
+    /// The plugin that `load` gives, unset, on its first device.
+    pub fn new(load: impl Fn() -> Result<NetPlugin, String> + Send + Sync + 'static) -> Subject {
+        Subject {
+            load: Arc::new(load),
+            reference: None,
+            settings: Vec::new(),
+            device: 0,
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Holds the plugin to a clause, in this process. A call that never returns is a breach, and goes on on the
+/// thread where it was made.
+pub fn judge(clause: &Clause, subject: &Subject) -> Verdict {
+    let pulse = Arc::new(Pulse::new(subject.patience));
+    let (send, verdict) = mpsc::channel();
+    let (subject, run, noted) = (subject.clone(), clause.run, Arc::clone(&pulse));
+    let patience = subject.patience;
+    let is_table = clause.name == "table";
+    thread::spawn(move || {
+        // Nobody is there any more if it took too long.
+        let _ = send.send(play(run, &subject, noted, is_table));
+    });
+    let begun = Instant::now();
+    loop {
+        match verdict.recv_timeout(LOOK_EVERY) {
+            Ok(verdict) => return verdict,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Verdict::Breach("the check itself panicked; its words are on standard error".to_owned());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if let Some(call) = pulse.stuck() {
+            return Verdict::Breach(format!("blocks: expected {call} to return at once, found it still running after {patience:?}"));
+        }
+        if begun.elapsed() > CLAUSE_OVER_CALL * patience {
+            return Verdict::Breach(format!("expected the clause to end within {:?}, found it going on", begun.elapsed()));
+        }
+    }
+}
+
+/// What the process that [`judge_apart`] starts writes to standard output.
+///
+/// # Errors
+///
+/// Standard output cannot be written.
+pub fn report(verdict: &Verdict) -> io::Result<()> {
+    let words = verdict.words().replace('\n', " ");
+    let mut out = io::stdout().lock();
+    // What the plugin printed may have left a line open.
+    write!(out, "\n{MARK}{} {words}\n", verdict.name())?;
+    out.flush()
+}
+
+/// Runs a command that calls [`judge`] and [`report`], and reads the verdict from it. A command that is
+/// ended by a signal, ends without a verdict, or does not end is a breach.
+///
+/// # Errors
+///
+/// The command cannot be started or waited for.
+pub fn judge_apart(mut command: Command, patience: Duration) -> io::Result<Verdict> {
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let (out, err) = (collect(child.stdout.take()), collect(child.stderr.take()));
+    let status = wait(&mut child, (CLAUSE_OVER_CALL + 1) * patience)?;
+    if status.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
+    // What it started may still have the pipes open: a moment, not for ever.
+    thread::sleep(LOOK_EVERY);
+    let (out, err) = (text(&out), text(&err));
+    let told = out.lines().rev().find_map(|line| line.strip_prefix(MARK)).and_then(parse);
+    Ok(match (told, status) {
+        (Some(Verdict::Ok(_)) | None, Some(status)) if status.signal().is_some() => Verdict::Breach(ended(status, &err)),
+        (Some(Verdict::Ok(_)) | None, None) => Verdict::Breach(format!(
+            "blocks: expected the process to end, found it going on after {:?}",
+            (CLAUSE_OVER_CALL + 1) * patience
+        )),
+        (Some(verdict), _) => verdict,
+        (None, Some(status)) => Verdict::Breach(ended(status, &err)),
+    })
+}
+
+fn play(run: crate::clauses::Run, subject: &Subject, pulse: Arc<Pulse>, is_table: bool) -> Verdict {
+    let plugin = match pulse.during("dlopen", || (subject.load)()) {
+        Ok(plugin) => plugin,
+        Err(why) if is_table => return Verdict::Breach(why),
+        Err(_) => return Verdict::Skipped("its table cannot be used".to_owned()),
+    };
+    let stage = Stage {
+        table: Table { entries: plugin.table(), pulse: Arc::clone(&pulse) },
+        settings: subject.settings.clone(),
+        device: subject.device,
+        reference: subject.reference.map(|plugin| plugin.table()),
+    };
+    let outcome: Outcome<String> = run(&stage);
+    match (outcome, pulse.complaint()) {
+        (Err(Stop::Breach(words)), _) | (_, Some(words)) => Verdict::Breach(words),
+        (Err(Stop::Skip(why)), None) => Verdict::Skipped(why),
+        (Ok(words), None) => Verdict::Ok(words),
+    }
+}
+
+fn parse(line: &str) -> Option<Verdict> {
+    let (name, words) = line.split_once(' ')?;
+    let make = match name {
+        "ok" => Verdict::Ok,
+        "breach" => Verdict::Breach,
+        "skipped" => Verdict::Skipped,
+        _ => return None,
+    };
+    Some(make(words.to_owned()))
+}
+
+/// A process that ended without a verdict, or badly after one.
+fn ended(status: ExitStatus, said: &str) -> String {
+    let mut words = match status.signal() {
+        Some(signal) => format!("crashes: expected the process to go on, found it ended by signal {signal}"),
+        None => format!("expected the process to go on, found it ended with {status}"),
+    };
+    let last: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    for line in &last[last.len().saturating_sub(LAST_LINES)..] {
+        // Writing to a String cannot fail.
+        let _ = write!(words, "; {}", line.trim());
+    }
+    words
+}
+
+fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    while begun.elapsed() < limit {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(None)
+}
+
+/// What a pipe carries, read on a thread that ends when nobody has the other end any more.
+fn collect(pipe: Option<impl Read + Send + 'static>) -> Arc<Mutex<Vec<u8>>> {
+    let collected = Arc::new(Mutex::new(Vec::new()));
+    let into = Arc::clone(&collected);
+    thread::spawn(move || {
+        let (mut pipe, mut some) = (pipe?, [0; 4096]);
+        while let Ok(bytes @ 1..) = pipe.read(&mut some) {
+            into.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&some[..bytes]);
+        }
+        Some(())
+    });
+    collected
+}
+
+fn text(collected: &Mutex<Vec<u8>>) -> String {
+    String::from_utf8_lossy(&collected.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+}
+
+const MARK: &str = "ccl-plugin-check: ";
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How much longer than a call a clause may take: the longest has a hundred contexts.
+const CLAUSE_OVER_CALL: u32 = 6;
+/// Lines of standard error that a crash is told with.
+const LAST_LINES: usize = 3;
