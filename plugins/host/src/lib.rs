@@ -31,6 +31,7 @@ mod error;
 mod library;
 mod log;
 pub mod net;
+pub mod profiler;
 mod search;
 
 pub use error::{Detail, NetError};
@@ -39,4 +40,5 @@ pub use net::{
     Connecting, Handle, Listener, MemoryKind, Mr, NetContext, NetPlugin, Properties, RecvBuffer, RecvComm,
     Request, SendComm,
 };
+pub use profiler::ProfilerPlugin;
 pub use search::{Candidate, Verdict};

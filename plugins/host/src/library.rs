@@ -81,7 +81,7 @@ fn try_file(file: &Path) -> (Candidate, Option<&'static LoadedNet>) {
 }
 
 /// Opens without ever closing: even a library we refuse may have started threads.
-fn open(file: &Path) -> Result<ManuallyDrop<Library>, String> {
+pub(crate) fn open(file: &Path) -> Result<ManuallyDrop<Library>, String> {
     // SAFETY: initialisers run with this process's rights; loading a plugin is asking for that.
     let opened = unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
     opened.map(ManuallyDrop::new).map_err(|error| {
@@ -96,7 +96,7 @@ fn versions_of(library: &Library) -> Vec<String> {
     ours.chain(nccl).filter(|symbol| has(library, symbol)).collect()
 }
 
-fn has(library: &Library, symbol: &str) -> bool {
+pub(crate) fn has(library: &Library, symbol: &str) -> bool {
     // SAFETY: only the address is looked at.
     unsafe { library.get::<*const u8>(symbol.as_bytes()) }.is_ok_and(|address| !address.is_null())
 }
@@ -132,7 +132,7 @@ fn check_layout(library: &Library) -> Result<&'static str, String> {
 }
 
 /// Layout reports fill pages; the log wants a line.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut line = words.join(" ");
     if line.len() > LINE_BYTES {
