@@ -98,9 +98,6 @@ enum {
   CCL_NET_PANIC = 11       /* the plugin threw or panicked; the object can only be closed */
 };
 
-/* Log levels. */
-enum { CCL_LOG_ERROR = 1, CCL_LOG_WARN = 2, CCL_LOG_INFO = 3, CCL_LOG_DEBUG = 4, CCL_LOG_TRACE = 5 };
-
 /* Kinds of memory; also bits of memory_kinds. */
 enum { CCL_NET_HOST = 1, CCL_NET_CUDA = 2, CCL_NET_DMABUF = 4 };
 
@@ -114,6 +111,11 @@ enum {
 /* Which end of a connection `comm` is. */
 enum { CCL_NET_SEND = 1, CCL_NET_RECV = 2 };
 
+#ifndef CCL_HOST_V1 /* the same in every header of a contract */
+#define CCL_HOST_V1
+/* Log levels. */
+enum { CCL_LOG_ERROR = 1, CCL_LOG_WARN = 2, CCL_LOG_INFO = 3, CCL_LOG_DEBUG = 4, CCL_LOG_TRACE = 5 };
+
 /* What the host gives to init. Valid until finalize of that context returns, or until init fails.
  * Both functions may be called from any thread, also from within a call of the host, and never call
  * back. */
@@ -126,6 +128,7 @@ typedef struct {
   /* One line, UTF-8, without a newline; copied. file may be null. */
   void (*log)(void *context, int32_t level, const char *file, uint32_t line, const char *message);
 } cclHost_v1_t;
+#endif
 
 /* A setting. Keys the plugin does not know are ignored, better with a line of log. */
 typedef struct {

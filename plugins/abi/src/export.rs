@@ -7,6 +7,8 @@ use abi_stable::sabi_types::VersionStrings;
 
 use crate::c::{CclNetV1, CclNetV1Ref};
 use crate::net::Net;
+use crate::profiler::Profiler;
+use crate::profiler::c::{CclProfilerV1, CclProfilerV1Ref};
 
 /// Exports a [`Net`] as a plugin: the table `cclNet_v1`, and an `abi_stable` root module by which
 /// the host checks that both sides were compiled with the same layout.
@@ -38,6 +40,37 @@ macro_rules! export_net {
     };
 }
 
+/// Exports a [`Profiler`] as a plugin: the table `cclProfiler_v1`, and an `abi_stable` root module by
+/// which the host checks that both sides were compiled with the same layout.
+///
+/// Write it once, in the root of a crate whose only crate type is `cdylib`, which exports nothing else.
+#[macro_export]
+macro_rules! export_profiler {
+    ($profiler:ty) => {
+        /// The table of this profiler.
+        #[allow(non_upper_case_globals)]
+        #[unsafe(no_mangle)]
+        pub static cclProfiler_v1: $crate::profiler::c::CclProfilerV1 =
+            $crate::__exported_profiler::<$profiler>();
+
+        #[doc(hidden)]
+        #[allow(non_upper_case_globals)]
+        #[unsafe(no_mangle)]
+        pub static _1as_0lib_1header_0root_bmodule_bloader: $crate::abi_stable::library::LibHeader = {
+            extern "C" fn module() -> $crate::abi_stable::library::RootModuleResult {
+                $crate::abi_stable::library::__call_root_module_loader($crate::__profiler_module::<$profiler>)
+            }
+            // SAFETY: `module` returns the root module type named here.
+            unsafe {
+                $crate::abi_stable::library::LibHeader::from_constructor::<$crate::__ProfilerModule>(
+                    module,
+                    $crate::abi_stable::library::CheckTypeLayout::Yes,
+                )
+            }
+        };
+    };
+}
+
 #[doc(hidden)]
 pub const fn __exported_table<N: Net>() -> CclNetV1 {
     crate::net::exported_table::<N>()
@@ -54,5 +87,24 @@ impl RootModule for CclNetV1Ref {
     const BASE_NAME: &'static str = "ccl_net";
     const NAME: &'static str = "ccl_net";
     // The contract's version, not the crate's: a release that leaves the table alone loads old plugins.
+    const VERSION_STRINGS: VersionStrings = VersionStrings::new("1.0.0");
+}
+
+#[doc(hidden)]
+pub const fn __exported_profiler<P: Profiler>() -> CclProfilerV1 {
+    crate::profiler::exported_table::<P>()
+}
+
+#[doc(hidden)]
+pub fn __profiler_module<P: Profiler>() -> CclProfilerV1Ref {
+    // Once per library, as in `__root_module`.
+    crate::profiler::exported_table::<P>().leak_into_prefix()
+}
+
+impl RootModule for CclProfilerV1Ref {
+    declare_root_module_statics! {CclProfilerV1Ref}
+    const BASE_NAME: &'static str = "ccl_profiler";
+    const NAME: &'static str = "ccl_profiler";
+    // The contract's version, as for networks.
     const VERSION_STRINGS: VersionStrings = VersionStrings::new("1.0.0");
 }

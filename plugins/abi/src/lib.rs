@@ -52,6 +52,9 @@
 //! [`net::table`], and keep [`export_net!`] in a second crate of one line: an exported symbol in an
 //! ordinary library would clash with those of other networks and leak from everything that links it.
 //!
+//! A profiler is a [`Profiler`], exported with [`export_profiler!`] as `cclProfiler_v1`; its header is
+//! `plugins/include/ccl_profiler.h`.
+//!
 //! What this crate does not do: load anything (that is `ccl-plugin-host`), or know about plans,
 //! ranks or devices' programs. No type of CUDA appears; device memory is an address with a kind.
 
@@ -65,6 +68,7 @@ mod export;
 mod forward;
 mod guard;
 pub mod net;
+pub mod profiler;
 mod settings;
 
 #[doc(hidden)]
@@ -73,6 +77,9 @@ pub use c::{CclErrorV1, CclHostV1, CclMemoryV1, CclNetPropertiesV1, CclNetV1, Cc
 pub use code::Code;
 pub use error::{Error, Result};
 #[doc(hidden)]
-pub use export::{__exported_table, __root_module};
+pub use export::{__exported_profiler, __exported_table, __profiler_module, __root_module};
 pub use net::Net;
+pub use profiler::Profiler;
+#[doc(hidden)]
+pub use profiler::c::CclProfilerV1Ref as __ProfilerModule;
 pub use settings::Settings;

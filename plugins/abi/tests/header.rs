@@ -1,5 +1,5 @@
-//! `ccl_net.h` compiles as C11 and C++11, and means the same as the Rust types: every size, every
-//! offset, every constant.
+//! The headers compile as C11 and C++11, also together, and mean the same as the Rust types: every
+//! size, every offset, every constant.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ccl_plugin::c::*;
+use ccl_plugin::profiler::c::*;
+use ccl_plugin::profiler::{Kind, StateKind};
 use ccl_plugin::{CclErrorV1, CclHostV1, CclMemoryV1, CclNetPropertiesV1, CclNetV1, CclSettingV1, Code};
 
 /// Static assertions that the compiler checks against Rust's numbers.
@@ -69,6 +71,56 @@ fn assertions() -> String {
     source
 }
 
+/// The same of the profiler's header.
+fn profiler_assertions() -> String {
+    let mut source =
+        String::from("#include <stddef.h>\n#include \"ccl_net.h\"\n#include \"ccl_profiler.h\"\n");
+    let mut equal = |left: String, right: usize| {
+        writeln!(source, "ASSERT({left} == {right}, \"{left} is {right} in Rust\");").unwrap();
+    };
+    macro_rules! layout {
+        ($rust:ty, $c:literal: $($field:ident $(= $name:literal)?)*) => {
+            equal(format!("sizeof({})", $c), size_of::<$rust>());
+            $(
+                let name = [$($name,)? stringify!($field)][0];
+                equal(format!("offsetof({}, {name})", $c), offset_of!($rust, $field));
+            )*
+        };
+    }
+    layout!(CclHostV1, "cclHost_v1_t": size version context enabled log);
+    layout!(CclProfilerCommV1, "cclProfilerComm_v1_t": size rank nranks nnodes comm_id process name);
+    layout!(CclProfilerCallV1, "cclProfilerCall_v1_t": func dtype op algorithm protocol path count bytes sequence
+        call_id send recv chunk_bytes root peer channels in_place);
+    layout!(CclProfilerGroupV1, "cclProfilerGroup_v1_t": depth reserved);
+    layout!(CclProfilerProxyOpV1, "cclProfilerProxyOp_v1_t": path chunk_bytes channel peer is_send process);
+    layout!(CclProfilerProxyStepV1, "cclProfilerProxyStep_v1_t": step bytes);
+    layout!(CclProfilerEventV1, "cclProfilerEvent_v1_t": size kind id time_ns parent parent_id parent_kind rank of);
+    layout!(CclProfilerStateV1, "cclProfilerState_v1_t": size state time_ns bytes count);
+    layout!(CclProfilerSummaryV1, "cclProfilerSummary_v1_t": size reserved time_ns started refused dropped_events
+        dropped_states);
+    layout!(CclProfilerV1, "cclProfiler_v1_t": size version name init start_event = "startEvent"
+        stop_event = "stopEvent" record_event_state = "recordEventState" finalize);
+    equal("CCL_PROFILER_VERSION".to_string(), PROFILER_VERSION as usize);
+    for kind in Kind::ALL {
+        let name = format!("CCL_EVENT_{}", upper(&format!("{kind:?}")));
+        equal(format!("CCL_EVENT_BIT({name})"), kind.bit() as usize);
+        equal(name, kind as usize);
+    }
+    for state in StateKind::ALL {
+        equal(format!("CCL_STATE_{}", upper(&format!("{state:?}"))), state as usize);
+    }
+    source
+}
+
+/// `ProxyOp` as the header spells it: `PROXY_OP`.
+fn upper(name: &str) -> String {
+    let breaks = name.char_indices().flat_map(|(at, letter)| {
+        let gap = at > 0 && letter.is_ascii_uppercase();
+        gap.then_some('_').into_iter().chain([letter.to_ascii_uppercase()])
+    });
+    breaks.collect()
+}
+
 fn compile(
     compiler: &str,
     standard: &str,
@@ -93,6 +145,13 @@ fn the_header_is_the_rust_types() {
     let source = assertions();
     compile("cc", "-std=c11", "_Static_assert", "c", &source).unwrap();
     compile("c++", "-std=c++11", "static_assert", "cc", &source).unwrap();
+}
+
+#[test]
+fn the_profiler_header_is_the_rust_types() {
+    let source = profiler_assertions();
+    compile("cc", "-std=c11", "_Static_assert", "profiler.c", &source).unwrap();
+    compile("c++", "-std=c++11", "static_assert", "profiler.cc", &source).unwrap();
 }
 
 #[test]

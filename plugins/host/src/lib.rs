@@ -32,6 +32,7 @@ mod library;
 mod log;
 mod nccl;
 pub mod net;
+pub mod profiler;
 mod search;
 
 pub use error::{Detail, NetError};
@@ -40,4 +41,5 @@ pub use net::{
     Connecting, Handle, Listener, MemoryKind, Mr, NetContext, NetPlugin, Properties, RecvBuffer, RecvComm,
     Request, SendComm,
 };
+pub use profiler::ProfilerPlugin;
 pub use search::{Candidate, Verdict};

@@ -92,7 +92,7 @@ fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedNet>) {
 }
 
 /// Opens without ever closing: even a library we refuse may have started threads.
-fn open(place: &Place) -> Result<ManuallyDrop<Library>, String> {
+pub(crate) fn open(place: &Place) -> Result<ManuallyDrop<Library>, String> {
     let opened = match place {
         // SAFETY: initialisers run with this process's rights; loading a plugin is asking for that.
         Place::File(file) => unsafe { Library::open(Some(file), RTLD_NOW | RTLD_LOCAL) },
@@ -148,7 +148,7 @@ fn check_layout(library: &Library) -> Result<&'static str, String> {
 }
 
 /// Layout reports fill pages; the log wants a line.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let mut line = words.join(" ");
     if line.len() > LINE_BYTES {

@@ -1,0 +1,174 @@
+//! Finding a profiler, and checking its table.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use abi_stable::library::{AbiHeaderRef, ROOT_MODULE_LOADER_NAME_WITH_NUL};
+use ccl_plugin::__ProfilerModule;
+use ccl_plugin::profiler::c::{CclProfilerV1, PROFILER_SYMBOL, PROFILER_VERSION};
+use libloading::os::unix::Library;
+use once_cell::sync::Lazy;
+
+use crate::library::{address, one_line, open};
+use crate::search::{Candidate, Place, Verdict, directories, places_for};
+
+/// A profiler whose table was checked. Lives as long as the process.
+pub(super) struct LoadedProfiler {
+    pub(super) table: CclProfilerV1,
+    pub(super) name: String,
+    pub(super) file: Option<PathBuf>,
+    pub(super) how: String,
+}
+
+/// Loads the first usable profiler that `spec` means: names and files separated by commas.
+pub(super) fn load_profiler(spec: &str) -> (Vec<Candidate>, Option<&'static LoadedProfiler>) {
+    let directories = directories();
+    let mut candidates = Vec::new();
+    for entry in spec.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        for place in places_for("profiler", entry, &directories) {
+            let (candidate, loaded) = try_place(&place);
+            candidates.push(candidate);
+            if loaded.is_some() {
+                return (candidates, loaded);
+            }
+        }
+    }
+    (candidates, None)
+}
+
+/// Reads and checks a table.
+///
+/// # Safety
+///
+/// `table` is aligned and readable for 8 bytes, and for as many as its first field says if that is
+/// plausible; what it points to lives forever.
+pub(super) unsafe fn check(table: *const CclProfilerV1) -> Result<(CclProfilerV1, String), String> {
+    // SAFETY: 8 readable bytes.
+    let (size, version) =
+        unsafe { ((&raw const (*table).size).read(), (&raw const (*table).version).read()) };
+    if version != PROFILER_VERSION {
+        return Err(format!("expected a table of version {PROFILER_VERSION}, found version {version}"));
+    }
+    let (least, most) = (size_of::<CclProfilerV1>(), 1 << 16);
+    if (size as usize) < least || size as usize > most {
+        return Err(format!("expected a table of {least} to {most} bytes, found size {size}"));
+    }
+    // SAFETY: the plugin says that at least so many bytes are there; null entries are `None`.
+    let table = unsafe { *table };
+    if table.name.is_null() {
+        return Err("expected a name, found a null pointer".to_string());
+    }
+    // SAFETY: the contract: NUL-terminated and valid as long as the library is loaded, so forever.
+    let name = unsafe { CStr::from_ptr(table.name) };
+    let name = name.to_str().ok().filter(|name| (1..64).contains(&name.len()));
+    let name = name.ok_or_else(|| "expected a name of 1 to 63 bytes in UTF-8".to_string())?;
+    let entries = [
+        ("init", table.init.is_none()),
+        ("startEvent", table.start_event.is_none()),
+        ("stopEvent", table.stop_event.is_none()),
+        ("recordEventState", table.record_event_state.is_none()),
+        ("finalize", table.finalize.is_none()),
+    ];
+    match entries.iter().find(|(_, missing)| *missing) {
+        Some((entry, _)) => Err(format!("expected the entry {entry}, found a null pointer")),
+        None => Ok((table, name.to_string())),
+    }
+}
+
+fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedProfiler>) {
+    let file = place.name();
+    let key = file.canonicalize().unwrap_or_else(|_| file.to_path_buf());
+    // Held while loading: two threads that want the same file get the same profiler.
+    let mut loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(found) = loaded.get(&key) {
+        let verdict = Verdict::Chosen(format!("{}, already loaded", found.how));
+        let versions = vec![PROFILER_SYMBOL.to_string_lossy().into_owned()];
+        return (Candidate { file: file.to_path_buf(), versions, verdict }, Some(found));
+    }
+    let library = match open(place) {
+        Ok(library) => library,
+        Err(why) => return (Candidate::refused(file, Vec::new(), why), None),
+    };
+    let versions = versions_of(&library);
+    match profiler_of(&library, &versions) {
+        Ok((table, name, how)) => {
+            let verdict = Verdict::Chosen(format!("profiler {name}, {how}"));
+            let file = file.to_path_buf();
+            let profiler: &'static LoadedProfiler = Box::leak(Box::new(LoadedProfiler {
+                table,
+                name,
+                file: Some(file.clone()),
+                how: how.to_string(),
+            }));
+            loaded.insert(key, profiler);
+            (Candidate { file, versions, verdict }, Some(profiler))
+        }
+        Err(why) => (Candidate::refused(file, versions, why), None),
+    }
+}
+
+fn versions_of(library: &Library) -> Vec<String> {
+    let nccl = (1..=6).map(|version| format!("ncclProfiler_v{version}"));
+    let ours = std::iter::once(PROFILER_SYMBOL.to_string_lossy().into_owned());
+    ours.chain(nccl).filter(|symbol| !address(library, symbol).is_null()).collect()
+}
+
+/// The layout check if the library was written in Rust, then the table itself.
+fn profiler_of(
+    library: &Library,
+    versions: &[String],
+) -> Result<(CclProfilerV1, String, &'static str), String> {
+    // SAFETY: by the contract, the symbol is a table of this type or of another size and version, which
+    // `check` finds out before it reads further.
+    let symbol = unsafe { library.get::<*const CclProfilerV1>(PROFILER_SYMBOL.to_bytes_with_nul()) };
+    let table = match symbol.map(|found| *found) {
+        Ok(table) if !table.is_null() => table,
+        _ if versions.is_empty() => return Err(format!("exports no {}", PROFILER_SYMBOL.to_string_lossy())),
+        _ => return Err("only offers NCCL's contract, for which there is no adapter here".to_string()),
+    };
+    // First, because a table of another layout may have anything where its name should be.
+    let how = check_layout(library)?;
+    // SAFETY: by the contract of the symbol; libraries are never closed.
+    unsafe { check(table) }.map(|(table, name)| (table, name, how))
+}
+
+/// Compares layouts through `abi_stable` if the library has its header.
+fn check_layout(library: &Library) -> Result<&'static str, String> {
+    // SAFETY: `abi_stable` exports its header under this name; the reference is its address.
+    let header = unsafe { library.get::<AbiHeaderRef>(ROOT_MODULE_LOADER_NAME_WITH_NUL.as_bytes()) };
+    let Ok(header) = header else { return Ok("a C table") };
+    (*header)
+        .upgrade()
+        .and_then(|header| header.init_root_module::<__ProfilerModule>())
+        .map(|_| "a Rust table whose layout matches")
+        .map_err(|error| format!("its layout does not match this host's: {}", one_line(&error.to_string())))
+}
+
+/// Every profiler of this process: the profilers' part of the table of loaded plugins.
+static LOADED: Lazy<Mutex<HashMap<PathBuf, &'static LoadedProfiler>>> = Lazy::new(Mutex::default);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn stop(_: *mut std::ffi::c_void, _: *mut std::ffi::c_void, _: u64) -> i32 {
+        0
+    }
+
+    fn verdict(table: &CclProfilerV1) -> String {
+        // SAFETY: a whole table.
+        unsafe { check(table) }.err().unwrap_or_default()
+    }
+
+    #[test]
+    fn wrong_tables_are_refused_in_words() {
+        let table = CclProfilerV1 { name: c"x".as_ptr(), stop_event: Some(stop), ..CclProfilerV1::EMPTY };
+        assert!(verdict(&table).contains("the entry init"));
+        assert!(verdict(&CclProfilerV1 { version: 2, ..table }).contains("version 1, found version 2"));
+        assert!(verdict(&CclProfilerV1 { size: 40, ..table }).contains("found size 40"));
+        assert!(verdict(&CclProfilerV1 { name: std::ptr::null(), ..table }).contains("a name, found a null"));
+        assert!(verdict(&CclProfilerV1 { name: c"".as_ptr(), ..table }).contains("1 to 63 bytes"));
+    }
+}

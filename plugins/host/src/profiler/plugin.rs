@@ -1,0 +1,122 @@
+//! A profiler that was loaded.
+
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::{fmt, ptr};
+
+use ccl_plugin::profiler::c::{CclProfilerCommV1, CclProfilerV1};
+
+use super::context::{ProfilerContext, Watched};
+use super::load::{LoadedProfiler, check, load_profiler};
+use crate::log::{Host, LogFn};
+use crate::search::Candidate;
+
+/// A profiler plugin, checked and ready to make contexts. Lives as long as the process; copies are the
+/// same plugin.
+#[derive(Clone, Copy)]
+pub struct ProfilerPlugin(&'static LoadedProfiler);
+
+/// A profiler that could not be had, in words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ProfilerError(String);
+
+impl ProfilerPlugin {
+    /// Loads the first usable profiler of `spec`: names ("trace"), files ("libfoo.so") or paths,
+    /// separated by commas. A name means `libccl-profiler-<name>.so` or `libccl_profiler_<name>.so` in
+    /// `LD_LIBRARY_PATH`, around the executable, or where the system's loader looks.
+    ///
+    /// Returns every candidate that was considered, and the profiler or an error that repeats why each
+    /// was refused. Runs the initialisers of the libraries it opens. Blocks for the disk.
+    pub fn load(spec: &str) -> (Vec<Candidate>, Result<ProfilerPlugin, ProfilerError>) {
+        let (candidates, loaded) = load_profiler(spec);
+        let result = loaded.map(ProfilerPlugin).ok_or_else(|| {
+            let lines: Vec<String> = candidates.iter().map(ToString::to_string).collect();
+            ProfilerError(format!("no usable profiler in \"{spec}\": {}", lines.join("; ")))
+        });
+        (candidates, result)
+    }
+
+    /// The profiler of a table that is part of this program; each call makes another.
+    ///
+    /// # Errors
+    ///
+    /// The table is not one of this contract.
+    pub fn linked(table: &'static CclProfilerV1) -> Result<ProfilerPlugin, ProfilerError> {
+        // SAFETY: a static table of its own size.
+        let (table, name) = unsafe { check(table) }.map_err(ProfilerError)?;
+        let how = "linked in".to_string();
+        Ok(ProfilerPlugin(Box::leak(Box::new(LoadedProfiler { table, name, file: None, how }))))
+    }
+
+    /// The profiler's name.
+    pub fn name(&self) -> &'static str {
+        &self.0.name
+    }
+
+    /// The file it came from; `None` if it is linked in.
+    pub fn file(&self) -> Option<&'static Path> {
+        self.0.file.as_deref()
+    }
+
+    /// How it was checked, for the log.
+    pub fn checked_by(&self) -> &'static str {
+        &self.0.how
+    }
+
+    /// Makes a context for a communicator.
+    ///
+    /// Leaks the eight bytes of its mask: the plugin may write to them for as long as the process lives.
+    ///
+    /// # Errors
+    ///
+    /// The plugin's.
+    pub fn init(&self, watched: Watched, log: LogFn) -> Result<ProfilerContext, ProfilerError> {
+        let host = Host::leak(self.name(), log);
+        let mask: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
+        let comm = CclProfilerCommV1 {
+            size: size_of::<CclProfilerCommV1>() as u32,
+            rank: watched.rank,
+            nranks: watched.nranks,
+            nnodes: watched.nnodes,
+            comm_id: watched.comm_id,
+            process: u64::from(std::process::id()),
+            name: ptr::null(),
+        };
+        let mut raw = ptr::null_mut();
+        let code = match self.0.table.init {
+            // SAFETY: `host` was just made and lives until the context is finalised; the mask lives on.
+            Some(init) => unsafe { init(&raw const (*host).table, &comm, mask.as_ptr(), &raw mut raw) },
+            None => ccl_plugin::Code::UNSUPPORTED.0,
+        };
+        if code == 0 {
+            // SAFETY: `host` came from `Host::leak`, `raw` from this plugin's `init`.
+            return Ok(unsafe { ProfilerContext::from_raw(*self, raw, host, mask, watched.rank) });
+        }
+        // SAFETY: made above; a failed init keeps nothing of it.
+        drop(unsafe { Box::from_raw(host) });
+        let found = ccl_plugin::Code(code);
+        Err(ProfilerError(format!(
+            "profiler {}: init: expected success, found {found}: see its log",
+            self.name()
+        )))
+    }
+
+    pub(super) fn table(&self) -> &'static CclProfilerV1 {
+        &self.0.table
+    }
+}
+
+impl PartialEq for ProfilerPlugin {
+    fn eq(&self, other: &ProfilerPlugin) -> bool {
+        ptr::eq(self.0, other.0)
+    }
+}
+
+impl Eq for ProfilerPlugin {}
+
+impl fmt::Debug for ProfilerPlugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProfilerPlugin").field("name", &self.name()).field("file", &self.file()).finish()
+    }
+}
