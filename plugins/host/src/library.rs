@@ -13,6 +13,8 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use once_cell::sync::Lazy;
 
 use crate::check::{CheckedNet, check_net};
+use crate::fault::{FaultNet, FaultRules};
+use crate::net::NetPlugin;
 use crate::search::{Candidate, Verdict, directories, files_for};
 
 /// A network whose table was checked. Lives as long as the process.
@@ -20,6 +22,15 @@ pub(crate) struct LoadedNet {
     pub(crate) checked: CheckedNet,
     pub(crate) file: Option<PathBuf>,
     pub(crate) how: String,
+    pub(crate) wraps: Option<Wrapped>,
+}
+
+/// A network with faults around another.
+pub(crate) struct Wrapped {
+    pub(crate) inner: NetPlugin,
+    rules: FaultRules,
+    /// What its `init` is told to find this.
+    pub(crate) name: String,
 }
 
 /// Loads the first usable network that `spec` means: names and files separated by commas.
@@ -48,9 +59,36 @@ pub(crate) fn link_net(table: &'static CclNetV1) -> Result<&'static LoadedNet, S
     // SAFETY: a static table of its own size.
     let checked = unsafe { check_net(table) }?;
     let net: &'static LoadedNet =
-        Box::leak(Box::new(LoadedNet { checked, file: None, how: "linked in".to_string() }));
+        Box::leak(Box::new(LoadedNet { checked, file: None, how: "linked in".to_string(), wraps: None }));
     loaded.insert(key, net);
     Ok(net)
+}
+
+/// A network with faults around another; the same again for the same rules.
+pub(crate) fn wrap_net(inner: NetPlugin, text: &str) -> Result<&'static LoadedNet, String> {
+    let rules = FaultRules::parse(text)?;
+    let name = format!("{:p}?{text}", inner.table());
+    let mut loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(found) = loaded.get(&Key::Faulty(name.clone())) {
+        return Ok(found);
+    }
+    // SAFETY: a static table of its own size.
+    let mut checked = unsafe { check_net(ccl_plugin::net::table::<FaultNet>()) }?;
+    // What ranks compare: those with faults and those without speak the same over the wire.
+    checked.name = inner.name().to_string();
+    let how = format!("{}, with faults on purpose: {text}", inner.checked_by());
+    let wraps = Some(Wrapped { inner, rules, name: name.clone() });
+    let net: &'static LoadedNet =
+        Box::leak(Box::new(LoadedNet { checked, file: inner.file().map(Path::to_path_buf), how, wraps }));
+    loaded.insert(Key::Faulty(name), net);
+    Ok(net)
+}
+
+/// The network, and its faults, that a name from [`Wrapped`] means.
+pub(crate) fn wrapped(name: &str) -> Option<(NetPlugin, FaultRules)> {
+    let loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let wraps = loaded.get(&Key::Faulty(name.to_string()))?.wraps.as_ref()?;
+    Some((wraps.inner, wraps.rules))
 }
 
 fn try_file(file: &Path) -> (Candidate, Option<&'static LoadedNet>) {
@@ -72,7 +110,7 @@ fn try_file(file: &Path) -> (Candidate, Option<&'static LoadedNet>) {
             let file = file.to_path_buf();
             let verdict = Verdict::Chosen(format!("network {}, {how}", checked.name));
             let net: &'static LoadedNet =
-                Box::leak(Box::new(LoadedNet { checked, file: Some(file.clone()), how }));
+                Box::leak(Box::new(LoadedNet { checked, file: Some(file.clone()), how, wraps: None }));
             loaded.insert(key, net);
             (Candidate { file, versions, verdict }, Some(net))
         }
@@ -147,6 +185,7 @@ fn one_line(text: &str) -> String {
 enum Key {
     Linked(usize),
     File(PathBuf),
+    Faulty(String),
 }
 
 const LINE_BYTES: usize = 600;
