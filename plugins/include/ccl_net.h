@@ -6,7 +6,8 @@
  *
  * This file is enough to write one. It is C11 and C++11, needs no other header of ccl and none of
  * CUDA. plugins/examples/loopback_net.c is a whole plugin. `ccl plugin check FILE` drives a plugin
- * through every clause below. In Rust, use the crate ccl-plugin instead.
+ * through the clauses below, one at a time, and says which it breaks; `ccl plugin check --clauses` lists
+ * them. In Rust, use the crate ccl-plugin instead.
  *
  * HOW IT GROWS
  *   The table, and every struct that begins with `size`, grows only at its end. Whoever fills such a

@@ -68,8 +68,11 @@ pub(crate) const CRATES: &[Crate] = &[
 ];
 
 /// Pairs of crates where the tests of the first, and nothing else of it, use the second.
-pub(crate) const TESTED_WITH: &[(&str, &str)] =
-    &[("ccl-net-socket", "ccl-plugin-host"), ("ccl-plugin-host", "ccl-net-socket"), ("ccl-plugin-check", "ccl-net-socket")];
+pub(crate) const TESTED_WITH: &[(&str, &str)] = &[
+    ("ccl-net-socket", "ccl-plugin-host"),
+    ("ccl-plugin-host", "ccl-net-socket"),
+    ("ccl-plugin-check", "ccl-net-socket"),
+];
 
 /// The package that holds the test tiers; it may depend on everything.
 pub(crate) const TESTS: &str = "ccl-tests";

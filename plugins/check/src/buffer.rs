@@ -62,7 +62,9 @@ impl Buffer {
         let (found, wanted) = (self.read_at(0, bytes), pattern(seed, bytes));
         if let Some(at) = (0..bytes).find(|at| found[*at] != wanted[*at]) {
             let (wanted, found) = (wanted[at], found[at]);
-            return Some(format!("byte {at} of a message of {bytes}: expected {wanted:#04x}, found {found:#04x}"));
+            return Some(format!(
+                "byte {at} of a message of {bytes}: expected {wanted:#04x}, found {found:#04x}"
+            ));
         }
         self.guard_objection()
     }

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ccl_plugin_host::NetPlugin;
@@ -62,15 +62,22 @@ pub fn judge(clause: &Clause, subject: &Subject) -> Verdict {
         match verdict.recv_timeout(LOOK_EVERY) {
             Ok(verdict) => return verdict,
             Err(RecvTimeoutError::Disconnected) => {
-                return Verdict::Breach("the check itself panicked; its words are on standard error".to_owned());
+                return Verdict::Breach(
+                    "the check itself panicked; its words are on standard error".to_owned(),
+                );
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(call) = pulse.stuck() {
-            return Verdict::Breach(format!("blocks: expected {call} to return at once, found it still running after {patience:?}"));
+            return Verdict::Breach(format!(
+                "blocks: expected {call} to return at once, found it still running after {patience:?}"
+            ));
         }
         if begun.elapsed() > CLAUSE_OVER_CALL * patience {
-            return Verdict::Breach(format!("expected the clause to end within {:?}, found it going on", begun.elapsed()));
+            return Verdict::Breach(format!(
+                "expected the clause to end within {:?}, found it going on",
+                begun.elapsed()
+            ));
         }
     }
 }
@@ -95,20 +102,19 @@ pub fn report(verdict: &Verdict) -> io::Result<()> {
 ///
 /// The command cannot be started or waited for.
 pub fn judge_apart(mut command: Command, patience: Duration) -> io::Result<Verdict> {
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (out, err) = (collect(child.stdout.take()), collect(child.stderr.take()));
     let status = wait(&mut child, (CLAUSE_OVER_CALL + 1) * patience)?;
     if status.is_none() {
         child.kill()?;
         child.wait()?;
     }
-    // What it started may still have the pipes open: a moment, not for ever.
-    thread::sleep(LOOK_EVERY);
-    let (out, err) = (text(&out), text(&err));
+    let (out, err) = (out.text(), err.text());
     let told = out.lines().rev().find_map(|line| line.strip_prefix(MARK)).and_then(parse);
     Ok(match (told, status) {
-        (Some(Verdict::Ok(_)) | None, Some(status)) if status.signal().is_some() => Verdict::Breach(ended(status, &err)),
+        (Some(Verdict::Ok(_)) | None, Some(status)) if status.signal().is_some() => {
+            Verdict::Breach(ended(status, &err))
+        }
         (Some(Verdict::Ok(_)) | None, None) => Verdict::Breach(format!(
             "blocks: expected the process to end, found it going on after {:?}",
             (CLAUSE_OVER_CALL + 1) * patience
@@ -124,9 +130,10 @@ fn play(run: crate::clauses::Run, subject: &Subject, pulse: Arc<Pulse>, is_table
         Err(why) if is_table => return Verdict::Breach(why),
         Err(_) => return Verdict::Skipped("its table cannot be used".to_owned()),
     };
+    let own = plugin.own_settings().into_iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
     let stage = Stage {
         table: Table { entries: plugin.table(), pulse: Arc::clone(&pulse) },
-        settings: subject.settings.clone(),
+        settings: own.chain(subject.settings.iter().cloned()).collect(),
         device: subject.device,
         reference: subject.reference.map(|plugin| plugin.table()),
     };
@@ -175,24 +182,37 @@ fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
 }
 
 /// What a pipe carries, read on a thread that ends when nobody has the other end any more.
-fn collect(pipe: Option<impl Read + Send + 'static>) -> Arc<Mutex<Vec<u8>>> {
-    let collected = Arc::new(Mutex::new(Vec::new()));
-    let into = Arc::clone(&collected);
-    thread::spawn(move || {
-        let (mut pipe, mut some) = (pipe?, [0; 4096]);
-        while let Ok(bytes @ 1..) = pipe.read(&mut some) {
-            into.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&some[..bytes]);
+fn collect(pipe: Option<impl Read + Send + 'static>) -> Collected {
+    let bytes = Arc::new(Mutex::new(Vec::new()));
+    let into = Arc::clone(&bytes);
+    let reader = thread::spawn(move || {
+        let (Some(mut pipe), mut some) = (pipe, [0; 4096]) else { return };
+        while let Ok(count @ 1..) = pipe.read(&mut some) {
+            into.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&some[..count]);
         }
-        Some(())
     });
-    collected
+    Collected { bytes, reader }
 }
 
-fn text(collected: &Mutex<Vec<u8>>) -> String {
-    String::from_utf8_lossy(&collected.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+struct Collected {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Collected {
+    /// All of it once the process ended. What that started may still have the pipe: then what there is.
+    fn text(&self) -> String {
+        let begun = Instant::now();
+        while !self.reader.is_finished() && begun.elapsed() < FOR_THE_REST {
+            thread::sleep(Duration::from_millis(1));
+        }
+        String::from_utf8_lossy(&self.bytes.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
 }
 
 const MARK: &str = "ccl-plugin-check: ";
+/// How long what a process said may take to arrive after its end.
+const FOR_THE_REST: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How much longer than a call a clause may take: the longest has a hundred contexts.
 const CLAUSE_OVER_CALL: u32 = 6;

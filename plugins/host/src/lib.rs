@@ -28,6 +28,7 @@
 
 mod check;
 mod error;
+mod fault;
 mod library;
 mod log;
 mod nccl;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use abi_stable::library::{AbiHeaderRef, ROOT_MODULE_LOADER_NAME_WITH_NUL};
@@ -13,7 +13,9 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use once_cell::sync::Lazy;
 
 use crate::check::{CheckedNet, check_net};
+use crate::fault::{FaultNet, FaultRules};
 use crate::nccl;
+use crate::net::NetPlugin;
 use crate::search::{Candidate, Place, Verdict, directories, places_for};
 
 /// A network whose table was checked. Lives as long as the process.
@@ -25,6 +27,15 @@ pub(crate) struct LoadedNet {
     versions: Vec<String>,
     /// The plugin behind the table, if it was made for NCCL: then it makes contexts, and not the table.
     pub(crate) nccl: Option<&'static ccl_plugin_nccl::net::Plugin>,
+    pub(crate) wraps: Option<Wrapped>,
+}
+
+/// A network with faults around another.
+pub(crate) struct Wrapped {
+    pub(crate) inner: NetPlugin,
+    rules: FaultRules,
+    /// What its `init` is told to find this.
+    pub(crate) name: String,
 }
 
 /// Loads the first usable network that `spec` means: names and files separated by commas.
@@ -53,10 +64,44 @@ pub(crate) fn link_net(table: &'static CclNetV1) -> Result<&'static LoadedNet, S
     // SAFETY: a static table of its own size.
     let checked = unsafe { check_net(table) }?;
     let how = "linked in".to_string();
-    let net: &'static LoadedNet =
-        Box::leak(Box::new(LoadedNet { checked, file: None, how, versions: Vec::new(), nccl: None }));
+    let net: &'static LoadedNet = Box::leak(Box::new(LoadedNet {
+        checked,
+        file: None,
+        how,
+        versions: Vec::new(),
+        nccl: None,
+        wraps: None,
+    }));
     loaded.insert(key, net);
     Ok(net)
+}
+
+/// A network with faults around another; the same again for the same rules.
+pub(crate) fn wrap_net(inner: NetPlugin, text: &str) -> Result<&'static LoadedNet, String> {
+    let rules = FaultRules::parse(text)?;
+    let name = format!("{:p}?{text}", inner.table());
+    let mut loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(found) = loaded.get(&Key::Faulty(name.clone())) {
+        return Ok(found);
+    }
+    // SAFETY: a static table of its own size.
+    let mut checked = unsafe { check_net(ccl_plugin::net::table::<FaultNet>()) }?;
+    // What ranks compare: those with faults and those without speak the same over the wire.
+    checked.name = inner.name().to_string();
+    let how = format!("{}, with faults on purpose: {text}", inner.checked_by());
+    let wraps = Some(Wrapped { inner, rules, name: name.clone() });
+    let (file, versions) = (inner.file().map(Path::to_path_buf), Vec::new());
+    let net = LoadedNet { checked, file, how, versions, nccl: None, wraps };
+    let net: &'static LoadedNet = Box::leak(Box::new(net));
+    loaded.insert(Key::Faulty(name), net);
+    Ok(net)
+}
+
+/// The network, and its faults, that a name from [`Wrapped`] means.
+pub(crate) fn wrapped(name: &str) -> Option<(NetPlugin, FaultRules)> {
+    let loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let wraps = loaded.get(&Key::Faulty(name.to_string()))?.wraps.as_ref()?;
+    Some((wraps.inner, wraps.rules))
 }
 
 fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedNet>) {
@@ -82,7 +127,7 @@ fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedNet>) {
     match net_of(&library, &versions) {
         Ok(Found { checked, how, nccl }) => {
             let verdict = Verdict::Chosen(format!("network {}, {how}", checked.name));
-            let net = LoadedNet { checked, file, how, versions: versions.clone(), nccl };
+            let net = LoadedNet { checked, file, how, versions: versions.clone(), nccl, wraps: None };
             let net: &'static LoadedNet = Box::leak(Box::new(net));
             loaded.insert(key, net);
             (Candidate { file: name.into(), versions, verdict }, Some(net))
@@ -164,6 +209,7 @@ enum Key {
     Linked(usize),
     File(PathBuf),
     Program,
+    Faulty(String),
 }
 
 const LINE_BYTES: usize = 600;

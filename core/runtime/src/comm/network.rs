@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use ccl_net_socket::table as socket_table;
-pub use ccl_plugin_host::{Candidate, Verdict};
 use ccl_plugin_host::NetPlugin;
+pub use ccl_plugin_host::{Candidate, Verdict};
 
 use crate::config::Config;
 use crate::discover::interfaces::{self, Chosen, Wishes};
@@ -21,6 +21,7 @@ pub fn choose(config: &Config) -> Result<NetPlugin> {
     let plugin = match config.net_plugin() {
         [] => default_plugin()?,
         [only] if only == "none" || only == "socket" && config.net().is_none_or(is_socket) => linked()?,
+        [only] if only.starts_with(FAULT) => named(only)?,
         names => load(&names.join(","))?,
     };
     match config.net() {
@@ -37,19 +38,34 @@ pub fn choose(config: &Config) -> Result<NetPlugin> {
 pub fn candidates(config: &Config) -> Vec<Candidate> {
     let spec = match config.net_plugin() {
         [] => DEFAULT_PLUGIN.to_string(),
-        [only] if only == "none" || is_socket(only) => return Vec::new(),
+        [only] if only == "none" || is_socket(inside(only)) => return Vec::new(),
+        [only] => inside(only).to_owned(),
         names => names.join(","),
     };
     NetPlugin::load(&spec).0
 }
 
-/// The plugin that one entry of `CCL_NET_PLUGIN` means; `socket` is the linked-in one.
+/// The plugin that one entry of `CCL_NET_PLUGIN` means; `socket` is the linked-in one, `fault:socket?drop_after=9`
+/// the same with faults on purpose ([`NetPlugin::with_faults`]).
 ///
 /// # Errors
 ///
-/// It cannot be used.
+/// It cannot be used, or its faults cannot be read.
 pub fn named(entry: &str) -> Result<NetPlugin> {
-    if is_socket(entry) { linked() } else { load(entry) }
+    let name = inside(entry);
+    let plugin = if is_socket(name) { linked()? } else { load(name)? };
+    let Some(faulty) = entry.strip_prefix(FAULT) else { return Ok(plugin) };
+    let rules = faulty.split_once('?').map_or("", |(_, rules)| rules);
+    tracing::warn!(target: "ccl::net", network = name, rules, "faults on purpose");
+    plugin.with_faults(rules).map_err(|error| {
+        Error::usage(error.to_string(), "see the chapter on network plugins for the faults there are")
+    })
+}
+
+/// The name or file of an entry, without faults.
+fn inside(entry: &str) -> &str {
+    let name = entry.strip_prefix(FAULT).unwrap_or(entry);
+    if entry.starts_with(FAULT) { name.split_once('?').map_or(name, |(name, _)| name) } else { name }
 }
 
 /// Settings of the network for this host, seen from where the root is: interfaces in order of preference, ports, buffers.
@@ -111,5 +127,7 @@ fn load(spec: &str) -> Result<NetPlugin> {
     })
 }
 
+/// Before the name of a network that is to have faults.
+const FAULT: &str = "fault:";
 /// Used where it is installed and nothing else is asked for.
 const DEFAULT_PLUGIN: &str = "libccl-net.so";

@@ -91,7 +91,9 @@ fn networks(kind: &'static str, config: &Config) -> Vec<Row> {
         network::candidates(config).into_iter().map(|candidate| Row::of(kind, candidate)).collect();
     let chosen = network::choose(config);
     let (verdict, why) = match &chosen {
-        Ok(plugin) if plugin.file().is_none() => (Standing::Chosen, format!("network {}", plugin.name())),
+        Ok(plugin) if plugin.file().is_none() => {
+            (Standing::Chosen, format!("network {}, {}", plugin.name(), plugin.checked_by()))
+        }
         Ok(plugin) => (Standing::Unused, format!("{} comes before it", plugin.name())),
         Err(_) => (Standing::Unused, "a plugin was asked for".to_owned()),
     };

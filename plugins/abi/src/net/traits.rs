@@ -83,9 +83,10 @@ pub trait Connecting: Send + 'static {
 /// The sending end of a connection; used by one thread at a time.
 pub trait SendComm: Send + 'static {
     /// Registers memory that messages will be sent from.
+    ///
+    /// A network that needs no registrations takes host memory without one, and no other.
     fn register(&mut self, memory: &Memory) -> Result<Mr> {
-        let _ = memory;
-        Ok(Mr::NONE)
+        memory.expect_host().map(|()| Mr::NONE)
     }
 
     /// Ends a registration; no request uses it.
@@ -115,9 +116,10 @@ pub trait SendComm: Send + 'static {
 /// The receiving end of a connection; used by one thread at a time.
 pub trait RecvComm: Send + 'static {
     /// Registers memory that messages will be received into.
+    ///
+    /// A network that needs no registrations takes host memory without one, and no other.
     fn register(&mut self, memory: &Memory) -> Result<Mr> {
-        let _ = memory;
-        Ok(Mr::NONE)
+        memory.expect_host().map(|()| Mr::NONE)
     }
 
     /// Ends a registration; no request uses it.

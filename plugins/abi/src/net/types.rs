@@ -4,6 +4,8 @@ use std::ffi::c_char;
 use std::num::NonZeroUsize;
 
 use crate::c;
+use crate::code::Code;
+use crate::error::{Error, Result};
 
 /// Where a listener can be reached: opaque bytes that travel out of band.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +123,19 @@ pub struct Memory {
     pub bytes: usize,
     /// Where it is.
     pub kind: MemoryKind,
+}
+
+impl Memory {
+    /// Whether it is host memory; else an error that says what it is.
+    pub(crate) fn expect_host(&self) -> Result<()> {
+        match self.kind {
+            MemoryKind::Host => Ok(()),
+            other => {
+                let words = format!("expected host memory, found {other:?}");
+                Err(Error::new(Code::UNSUPPORTED, words))
+            }
+        }
+    }
 }
 
 /// A registration, opaque to the host.

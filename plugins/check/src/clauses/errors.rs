@@ -26,7 +26,10 @@ pub(super) fn too_long(stage: &Stage) -> Outcome<String> {
     });
     expect(!done, || {
         let sizes = &received.sizes;
-        format!("expected {} for a message of 1234 bytes in room of 1000, found {sizes:?} bytes received", Code::TOO_LONG)
+        format!(
+            "expected {} for a message of 1234 bytes in room of 1000, found {sizes:?} bytes received",
+            Code::TOO_LONG
+        )
     })?;
     let failed = failed?.expect_words()?.expect_code(Code::TOO_LONG, "for a message longer than its room")?;
     if let Some(words) = room.guard_objection() {
@@ -179,16 +182,22 @@ fn pending_send(stage: &Stage, context: &crate::raw::Context) -> Outcome<()> {
             Some(request) => recv.test(request),
         };
         match tested {
-            Ok(true) => return match room.objection(4, message.bytes()) {
-                None => Ok(()),
-                Some(words) => breach(format!(
-                    "expected no byte read from a message's buffer after close_send, found what it held later: {words}"
-                )),
-            },
+            Ok(true) => {
+                return match room.objection(4, message.bytes()) {
+                    None => Ok(()),
+                    Some(words) => breach(format!(
+                        "expected no byte read from a message's buffer after close_send, found what it held later: {words}"
+                    )),
+                };
+            }
             Ok(false) => std::thread::yield_now(),
             // Nothing of it arrived, as it should if it was not reported sent.
             Err(_) if !was_done => return Ok(()),
-            Err(failed) => return breach(format!("expected a message that was reported sent to arrive, found {failed}")),
+            Err(failed) => {
+                return breach(format!(
+                    "expected a message that was reported sent to arrive, found {failed}"
+                ));
+            }
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ use ccl_plugin::c::HANDLE_BYTES;
 use crate::breach::{Failed, Outcome, Stop, breach, expect};
 use crate::buffer::Buffer;
 use crate::pair::{Message, Pair, Stage};
+use crate::raw::{Connecting, Context, Listener};
 
 pub(super) fn handle(stage: &Stage) -> Outcome<String> {
     let context = stage.context()?;
@@ -26,7 +27,9 @@ pub(super) fn handle(stage: &Stage) -> Outcome<String> {
     let unwritten = (0..HANDLE_BYTES).rev().take_while(|at| (first[*at], second[*at]) == (0xaa, 0x55));
     let unwritten = unwritten.count();
     expect(unwritten < 4, || {
-        format!("expected all {HANDLE_BYTES} bytes of the handle written, found the last {unwritten} as they were")
+        format!(
+            "expected all {HANDLE_BYTES} bytes of the handle written, found the last {unwritten} as they were"
+        )
     })?;
     expect(first[..HANDLE_BYTES] != second[..HANDLE_BYTES], || {
         "expected a handle for each listener, found the same twice".to_owned()
@@ -100,12 +103,12 @@ pub(super) fn refusal(stage: &Stage) -> Outcome<String> {
     let (handle, listener) = context.listen(stage.device)?;
     let connecting = context.connect(stage.device, &handle)?;
     drop(listener);
-    let refused = refused(stage, connecting)?.expect_words()?;
+    let refused = refused(stage, connecting, &mut bystander)?.expect_words()?;
     Ok(format!("of a closed listener: {refused}"))
 }
 
 /// A handle that no listener made gives no comm.
-fn nobody(stage: &Stage, context: &crate::raw::Context, handle: [u8; HANDLE_BYTES]) -> Outcome<()> {
+fn nobody(stage: &Stage, context: &Context, handle: [u8; HANDLE_BYTES]) -> Outcome<()> {
     let mut connecting = match context.connect(stage.device, &handle) {
         Ok(connecting) => connecting,
         Err(failed) => return failed.expect_words().map(drop),
@@ -121,9 +124,11 @@ fn nobody(stage: &Stage, context: &crate::raw::Context, handle: [u8; HANDLE_BYTE
     Ok(())
 }
 
-fn refused(stage: &Stage, mut connecting: crate::raw::Connecting) -> Outcome<Failed> {
+/// The listener's process goes on calling, at another listener.
+fn refused(stage: &Stage, mut connecting: Connecting, bystander: &mut Listener) -> Outcome<Failed> {
     let mut given = None;
     let failed = stage.wait_for_error("for a connection to a listener that closed", || {
+        bystander.accept()?;
         given = connecting.poll()?.or(given.take());
         // Some networks give a comm before the peer accepted, and refuse the first message.
         if let Some(send) = &mut given
@@ -202,7 +207,9 @@ impl Slowest {
             self.0 = (call, median);
         }
         expect(median < BOUND, || {
-            format!("expected {call} to return at once, found {median:.0?} in the middle of {tries} tries: nothing blocks")
+            format!(
+                "expected {call} to return at once, found {median:.0?} in the middle of {tries} tries: nothing blocks"
+            )
         })?;
         Ok(gave)
     }

@@ -53,7 +53,9 @@ pub(super) fn pending(stage: &Stage) -> Outcome<String> {
         return breach(words);
     }
     stay_pending(&mut pair, &mut requests[1..], "when the one message went to another")?;
-    expect(second.is_untouched(), || "expected a pending receive's buffer as it was, found bytes".to_owned())?;
+    expect(second.is_untouched(), || {
+        "expected a pending receive's buffer as it was, found bytes".to_owned()
+    })?;
     Ok("one message, two receives".to_owned())
 }
 
@@ -104,8 +106,39 @@ pub(super) fn groups(stage: &Stage) -> Outcome<String> {
         // The first group backwards; in the second the order decides.
         let order: Vec<_> = (0..n).rev().chain(n..2 * n).collect();
         stage.exchange(&mut pair, &order, &groups, WINDOW)?;
+        incomplete(stage, &mut pair, n)?;
     }
     Ok(format!("groups of 1 to {most}, with tags apart and alike"))
+}
+
+/// A group of which all messages but the last were sent is not done.
+fn incomplete(stage: &Stage, pair: &mut Pair, n: usize) -> Outcome<()> {
+    let rooms: Vec<_> = (0..n as u32).map(|tag| (Buffer::new(100), tag)).collect();
+    let mut posted = None;
+    stage.wait("room for a group", || {
+        posted = pair.recv.post(&rooms)?;
+        Ok(posted.is_some())
+    })?;
+    let Some(mut request) = posted else { return breach("expected a request") };
+    let messages = (0..n as u64).map(|seed| Message::new(seed, 100, seed as u32));
+    let (mut early, mut late) =
+        (Sending::new(messages.clone().take(n - 1)), Sending::new(messages.skip(n - 1)));
+    let begun = Instant::now();
+    while begun.elapsed() < A_WHILE / 2 {
+        early.step(&mut pair.send, WINDOW)?;
+        expect(!pair.recv.test(&mut request)?, || {
+            format!("expected a group of {n} to stay pending with a message missing, found it done")
+        })?;
+    }
+    stage.wait("a group whose last message came late", || {
+        early.step(&mut pair.send, WINDOW)?;
+        if early.is_over() {
+            late.step(&mut pair.send, WINDOW)?;
+        }
+        Ok(pair.recv.test(&mut request)? && late.is_over())
+    })?;
+    let objections = (0..).zip(&rooms).find_map(|(seed, (room, _))| room.objection(seed, 100));
+    objections.map_or(Ok(()), breach)
 }
 
 pub(super) fn unexpected(stage: &Stage) -> Outcome<String> {
@@ -190,8 +223,7 @@ pub(super) fn out_of_order(stage: &Stage) -> Outcome<String> {
             Ok(is_posted)
         })?;
     }
-    let mut sending =
-        Sending::new((0..WINDOW as u64).map(|seed| Message::new(seed, 2000, seed as u32)));
+    let mut sending = Sending::new((0..WINDOW as u64).map(|seed| Message::new(seed, 2000, seed as u32)));
     // The youngest is waited for first: nothing tests the older ones meanwhile.
     for place in (0..WINDOW).rev() {
         stage.wait("a receive that is tested before older ones", || {

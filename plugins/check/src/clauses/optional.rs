@@ -70,7 +70,8 @@ pub(super) fn isend_more(stage: &Stage) -> Outcome<String> {
                 _ => sends.iter_mut().try_for_each(|request| pair.send.test(request).map(drop))?,
             }
             recvs.iter_mut().try_for_each(|request| pair.recv.test(request).map(drop))?;
-            let done = |requests: &[Pending]| requests.len() == count && requests.iter().all(Pending::is_dead);
+            let done =
+                |requests: &[Pending]| requests.len() == count && requests.iter().all(Pending::is_dead);
             Ok(done(&sends) && done(&recvs))
         })?;
         for (seed, room) in (0..).zip(&rooms) {
@@ -149,7 +150,9 @@ pub(super) fn watch(stage: &Stage) -> Outcome<String> {
     }
     // Once may be chance: the message came just after the wait.
     expect(misses < 2, || {
-        format!("expected a descriptor of watch ready before a receive is done, found none ready for {misses} of {TRIES}")
+        format!(
+            "expected a descriptor of watch ready before a receive is done, found none ready for {misses} of {TRIES}"
+        )
     })?;
     Ok(format!("{TRIES} receives"))
 }
@@ -201,8 +204,15 @@ pub(super) fn one_sided(stage: &Stage) -> Outcome<String> {
         "expected what was put to be what a get reads, found other bytes".to_owned()
     })?;
     match pair.send.put_beyond(&message, &key, 4096 - 999)? {
-        Some(failed) => drop(failed.expect_words()?.expect_code(Code::INVALID, "for a put past the memory's end")?),
-        None => return breach(format!("expected {} for a put past the memory's end, found success", Code::INVALID)),
+        Some(failed) => {
+            drop(failed.expect_words()?.expect_code(Code::INVALID, "for a put past the memory's end")?)
+        }
+        None => {
+            return breach(format!(
+                "expected {} for a put past the memory's end, found success",
+                Code::INVALID
+            ));
+        }
     }
     match target.guard_objection() {
         Some(words) => breach(words),

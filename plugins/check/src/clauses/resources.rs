@@ -69,13 +69,18 @@ pub(super) fn leaks(stage: &Stage) -> Outcome<String> {
     });
     let kept = |what: &str, before: usize, after: usize| {
         expect(after <= before + SLACK, || {
-            format!("expected no {what} left after {ROUNDS} contexts of two connections, found {before} before and {after} after")
+            format!(
+                "expected no {what} left after {ROUNDS} contexts of two connections, found {before} before and {after} after"
+            )
         })
     };
     kept("descriptors", before.descriptors, after.descriptors)?;
     kept("threads", before.threads, after.threads)?;
     settled?;
-    Ok(format!("{} descriptors and {} threads before, {} and {} after {ROUNDS} contexts", before.descriptors, before.threads, after.descriptors, after.threads))
+    Ok(format!(
+        "{} descriptors and {} threads before, {} and {} after {ROUNDS} contexts",
+        before.descriptors, before.threads, after.descriptors, after.threads
+    ))
 }
 
 fn round(stage: &Stage) -> Outcome<()> {

@@ -77,11 +77,14 @@ fn run(
         sends.retain(|request| !request.is_dead());
         recvs.retain(|request| !request.is_dead());
         if begun.elapsed() > stage.patience() {
-            return breach(format!("expected {count} messages within {:?}, found {received}", stage.patience()));
+            return breach(format!(
+                "expected {count} messages within {:?}, found {received}",
+                stage.patience()
+            ));
         }
     }
     Ok(())
 }
 
 const LARGE: usize = 1 << 20;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;

@@ -3,7 +3,9 @@
 use std::mem::offset_of;
 
 use ccl_plugin::Code;
-use ccl_plugin::c::{CclErrorV1, CclNetPropertiesV1, FLAG_NEEDS_FLUSH, FLAG_ONE_SIDED, MAX_RECVS, MEMORY_HOST};
+use ccl_plugin::c::{
+    CclErrorV1, CclNetPropertiesV1, FLAG_NEEDS_FLUSH, FLAG_ONE_SIDED, MAX_RECVS, MEMORY_HOST,
+};
 
 use crate::breach::{Failed, Outcome, breach, expect};
 use crate::pair::{Message, Stage};
@@ -15,8 +17,7 @@ pub(super) fn table(stage: &Stage) -> Outcome<String> {
     macro_rules! offered {
         ($($entry:ident)*) => { [$((stringify!($entry), entries.$entry.is_some())),*] };
     }
-    let optional =
-        offered!(test_sends test_recvs flush abort export_mr put get signal turn isend_more watch);
+    let optional = offered!(test_sends test_recvs flush abort export_mr put get signal turn isend_more watch);
     let there: Vec<_> = optional.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
     let more = if there.is_empty() { "nothing optional".to_owned() } else { there.join(" ") };
     Ok(format!("version {}, {} bytes; {more}", entries.version, entries.size))
@@ -55,7 +56,9 @@ pub(super) fn properties(stage: &Stage) -> Outcome<String> {
     let mut short = CclNetPropertiesV1 { size: known as u32, name: [0x77; _], ..empty_properties() };
     context.properties(stage.device, &mut short)?;
     expect(short.name == [0x77; 64], || {
-        format!("expected no more than the {known} bytes of the struct to be filled, found bytes behind them written")
+        format!(
+            "expected no more than the {known} bytes of the struct to be filled, found bytes behind them written"
+        )
     })?;
     let found = stage.properties(&context)?;
     let (name, mbps, recvs) = (text(&found.name), found.speed_mbps, found.max_recvs);
@@ -113,7 +116,9 @@ fn short_struct(stage: &Stage, failed: &Failed) -> Outcome<()> {
     let (code, words) = stage.table.last_error(known);
     expect(code == 0, || format!("expected last_error to succeed, found {}", Code(code)))?;
     expect(words.message.iter().all(|c| *c == 0), || {
-        format!("expected no more than the {known} bytes of the struct to be filled, found bytes behind them written")
+        format!(
+            "expected no more than the {known} bytes of the struct to be filled, found bytes behind them written"
+        )
     })?;
     expect(words.code == failed.code, || {
         format!("expected the words of the last failure once more, found {}", Code(words.code))

@@ -150,10 +150,10 @@ impl SendEnd {
             0 => (ptr::null(), ptr::null_mut()),
             _ => (buffer.address().cast_const(), self.0.mr(buffer)?),
         };
+        let (raw_comm, bytes) = (self.0.raw, bytes as u64);
         // SAFETY: a comm that is open, and memory of its own that lives forever and is registered.
-        self.0.table().call(name, || unsafe {
-            isend(self.0.raw, data.cast(), bytes as u64, tag, mr, &raw mut raw)
-        })?;
+        let posted = || unsafe { isend(raw_comm, data.cast(), bytes, tag, mr, &raw mut raw) };
+        self.0.table().call(name, posted)?;
         Ok(Pending::new(raw, 1))
     }
 
@@ -220,9 +220,10 @@ impl SendEnd {
         let (put, mr, mut raw) = (optional!(self.0.table(), put), self.0.mr(buffer)?, ptr::null_mut());
         let (data, bytes) = (buffer.address().cast_const().cast(), buffer.bytes() as u64);
         // SAFETY: as for `put`; the offset is refused by a plugin that keeps the contract.
-        let posted = self.0.table().call("put", || unsafe {
-            put(self.0.raw, data, bytes, mr, key.as_ptr(), offset, &raw mut raw)
-        });
+        let posted = self
+            .0
+            .table()
+            .call("put", || unsafe { put(self.0.raw, data, bytes, mr, key.as_ptr(), offset, &raw mut raw) });
         Ok(posted.err())
     }
 
@@ -230,9 +231,8 @@ impl SendEnd {
     pub(crate) fn signal(&mut self, key: &Key, offset: u64, value: u64) -> Outcome<Option<Pending>> {
         let (signal, mut raw) = (optional!(self.0.table(), signal), ptr::null_mut());
         // SAFETY: a comm that is open, 64 readable bytes.
-        self.0.table().call("signal", || unsafe {
-            signal(self.0.raw, key.as_ptr(), offset, value, &raw mut raw)
-        })?;
+        let posted = || unsafe { signal(self.0.raw, key.as_ptr(), offset, value, &raw mut raw) };
+        self.0.table().call("signal", posted)?;
         Ok(Pending::new(raw, 1))
     }
 }
@@ -341,8 +341,7 @@ impl Drop for End {
 
 pub(crate) type Key = [u8; c::KEY_BYTES];
 
-type Post =
-    unsafe extern "C" fn(*mut c_void, *const c_void, u64, u32, *mut c_void, *mut *mut c_void) -> i32;
+type Post = unsafe extern "C" fn(*mut c_void, *const c_void, u64, u32, *mut c_void, *mut *mut c_void) -> i32;
 
 fn host_memory(buffer: &Buffer, part: Range<usize>) -> CclMemoryV1 {
     CclMemoryV1 {

@@ -62,8 +62,9 @@ impl Context {
 
     pub(crate) fn devices(&self) -> Result<u32, Failed> {
         let mut count = u32::MAX;
+        let devices = entry!(self.table(), devices);
         // SAFETY: a context that is alive, a writable number.
-        self.table().call("devices", || unsafe { entry!(self.table(), devices)(self.raw(), &raw mut count) })?;
+        self.table().call("devices", || unsafe { devices(self.raw(), &raw mut count) })?;
         Ok(count)
     }
 

@@ -7,7 +7,8 @@ use std::{fmt, fs, ptr};
 use ccl_plugin::c::{CclErrorV1, CclNetV1, CclSettingV1, NET_SYMBOL};
 
 use crate::error::{Detail, NetError};
-use crate::library::{LoadedNet, link_net, load_net};
+use crate::fault::SETTING;
+use crate::library::{LoadedNet, link_net, load_net, wrap_net};
 use crate::log::{Host, LogFn};
 use crate::net::call;
 use crate::net::context::NetContext;
@@ -45,6 +46,26 @@ impl NetPlugin {
             NetError::load("load", format!("no usable network in \"{spec}\": {}", lines.join("; ")))
         });
         (candidates, result)
+    }
+
+    /// The same network with faults on purpose, as `fault:NAME?RULES` in `CCL_NET_PLUGIN`: pairs such as
+    /// `delay_us=200&drop_after=10`, joined by `&`.
+    ///
+    /// | key | at each end of each connection |
+    /// |---|---|
+    /// | `delay_us` | a receive is reported done so many microseconds late |
+    /// | `drop_after` | the connection breaks after so many messages |
+    /// | `error_from_test` | the test of the request of this number, from 0, fails |
+    /// | `reorder` | 1: some receives are reported done after younger ones |
+    /// | `corrupt_bit` | one bit of the first message with bytes changes, from this number on |
+    /// | `seed` | where random numbers begin |
+    ///
+    /// # Errors
+    ///
+    /// [`NetError::Usage`], naming what cannot be read.
+    pub fn with_faults(self, rules: &str) -> Result<NetPlugin, NetError> {
+        let refused = |words: String| NetError::usage("fault", "", format!("\"{rules}\": {words}"));
+        wrap_net(self, rules).map(NetPlugin).map_err(refused)
     }
 
     /// The network's name, as `CCL_NET` names it.
@@ -91,6 +112,9 @@ impl NetPlugin {
     ///
     /// [`NetError::Load`] if the file cannot be read again. Blocks for the disk.
     pub fn digest(&self) -> Result<[u8; 32], NetError> {
+        if let Some(wraps) = &self.0.wraps {
+            return wraps.inner.digest();
+        }
         let Some(file) = self.file() else {
             let text = format!("linked {} {}", self.name(), self.version());
             return Ok(*blake3::hash(text.as_bytes()).as_bytes());
@@ -106,8 +130,10 @@ impl NetPlugin {
     ///
     /// The plugin's, for instance [`NetError::Usage`] for a setting it cannot read.
     pub fn init(&self, settings: &[(&str, &str)], log: LogFn) -> Result<NetContext, NetError> {
-        let texts = settings
+        let texts = self
+            .own_settings()
             .iter()
+            .chain(settings)
             .map(|(key, value)| Ok((CString::new(*key)?, CString::new(*value)?)))
             .collect::<Result<Vec<_>, std::ffi::NulError>>()
             .map_err(|_| NetError::usage(self.name(), "init", "a setting contains a NUL byte"))?;
@@ -133,6 +159,11 @@ impl NetPlugin {
             // SAFETY: made above; a failed init keeps nothing of it.
             drop(unsafe { Box::from_raw(host) });
         })
+    }
+
+    /// Settings that its `init` is always given, before those of the caller: for whoever calls the table itself.
+    pub fn own_settings(&self) -> Option<(&'static str, &'static str)> {
+        self.0.wraps.as_ref().map(|wraps| (SETTING, wraps.name.as_str()))
     }
 
     /// Its table, checked; entries that it lacks are `None`. For whoever checks plugins or wraps one.

@@ -1,0 +1,286 @@
+//! `ccl plugin`: what it says of plugins that keep their contract, and of those that break one clause of it.
+#![expect(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::Value;
+
+/// The plugin of a source file under the root, compiled with these flags.
+fn compile(source: &str, name: &str, flags: &[&str]) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let output = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("lib{name}.so"));
+    let mut command = Command::new("cc");
+    command.args(["-std=c11", "-Wall", "-O1", "-shared", "-fPIC", "-I"]).arg(root.join("plugins/include"));
+    command.args(flags).arg(root.join(source)).arg("-o").arg(&output).arg("-lpthread");
+    assert!(command.status().expect("these tests need a C compiler named cc").success());
+    output.to_str().unwrap().to_owned()
+}
+
+fn planted(name: &str, flags: &[&str]) -> String {
+    compile("core/tools/tests/plugins/planted.c", name, flags)
+}
+
+fn ccl(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ccl"));
+    command.arg("plugin").args(arguments).envs(environment.iter().copied()).output().unwrap()
+}
+
+/// What it printed, whatever the status.
+fn json(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text)
+        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// Verdict and words of a clause.
+fn verdict(report: &Value, clause: &str) -> (String, String) {
+    let found = report["clauses"].as_array().unwrap().iter().find(|found| found["clause"] == clause);
+    let found = found.unwrap_or_else(|| panic!("{clause} is not in {report}"));
+    let text = |key: &str| found[key].as_str().unwrap().to_owned();
+    (text("verdict"), text("words"))
+}
+
+/// Every clause is kept, but for those that the plugin has no entries for.
+fn keeps_all(plugin: &str, lacks: &[&str]) {
+    let output = ccl(&["check", plugin, "--json", "--patience", "30"], &[]);
+    let report = json(&output);
+    for clause in report["clauses"].as_array().unwrap() {
+        let name = clause["clause"].as_str().unwrap();
+        let expected = if lacks.contains(&name) { "skipped" } else { "ok" };
+        assert_eq!(clause["verdict"], expected, "{plugin}: {clause}");
+    }
+    assert_eq!(report["clauses"].as_array().unwrap().len(), 32);
+    assert_eq!((output.status.code(), &report["ok"]), (Some(0), &Value::Bool(true)));
+}
+
+#[test]
+fn the_socket_network_keeps_every_clause() {
+    keeps_all("socket", &["one_sided"]);
+}
+
+#[test]
+fn the_example_keeps_every_clause_it_has_entries_for() {
+    let lacks = ["test_many", "isend_more", "turn", "watch", "one_sided"];
+    keeps_all(&compile("plugins/examples/loopback_net.c", "kit_loopback", &[]), &lacks);
+}
+
+#[test]
+fn without_its_breaches_the_planted_network_keeps_every_clause() {
+    keeps_all(&planted("kit_sound", &[]), &["turn", "watch"]);
+}
+
+#[test]
+fn a_network_around_another_keeps_every_clause_without_faults() {
+    keeps_all("fault:socket?delay_us=100&reorder=1", &["turn", "watch", "one_sided"]);
+}
+
+#[test]
+fn every_breach_is_named_by_its_clause() {
+    let plugin = planted("kit_breaches", &[]);
+    let next = AtomicUsize::new(0);
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let work = || {
+            let take = || BREACHES.get(next.fetch_add(1, Ordering::Relaxed));
+            std::iter::from_fn(take).filter_map(|breach| objection(&plugin, breach)).collect::<Vec<_>>()
+        };
+        // Most of them wait for what never comes.
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// What is not as it should be when this breach is planted.
+fn objection(plugin: &str, (planted, clause, words): &(&str, &str, &str)) -> Option<String> {
+    let check = ["check", plugin, "--json", "--patience", "4", "--clause", clause];
+    let output = ccl(&check, &[("PLANTED", planted)]);
+    let (verdict, found) = verdict(&json(&output), clause);
+    let is_named = verdict == "breach" && found.contains(words) && output.status.code() == Some(1);
+    (!is_named).then(|| format!("{planted}: expected {clause} to say \"{words}\", found {verdict}: {found}"))
+}
+
+#[test]
+fn a_table_that_cannot_be_used_is_a_breach_and_the_rest_is_skipped() {
+    for (name, flag, words) in [
+        ("kit_size", "-DPLANTED_SIZE=16", "found size 16"),
+        ("kit_name", "-DPLANTED_NAME=\"\"", "expected a name of 1 to 63 bytes"),
+        ("kit_entry", "-DPLANTED_IRECV=0", "expected the entry irecv"),
+    ] {
+        let plugin = planted(name, &[flag]);
+        let output = ccl(&["check", &plugin, "--json", "--clause", "table", "--clause", "order"], &[]);
+        let report = json(&output);
+        let (verdict_of_table, found) = verdict(&report, "table");
+        assert!(verdict_of_table == "breach" && found.contains(words), "{found}");
+        assert_eq!(verdict(&report, "order").0, "skipped");
+        assert_eq!(output.status.code(), Some(1));
+    }
+}
+
+#[test]
+fn faults_on_purpose_are_named_by_the_clauses_they_break() {
+    for (faults, clause, words) in [
+        ("corrupt_bit=3", "sizes", "of a message of"),
+        ("drop_after=5", "order", "dropped on purpose after 5 messages"),
+        ("error_from_test=2", "order", "the test of request 2 failed on purpose"),
+    ] {
+        let output = ccl(&["check", &format!("fault:socket?{faults}"), "--json", "--clause", clause], &[]);
+        let (verdict, found) = verdict(&json(&output), clause);
+        assert!(verdict == "breach" && found.contains(words), "{faults}: {verdict} {found}");
+    }
+}
+
+/// Three ranks that sum over sockets with this fault: status and standard error of all of them.
+fn ranks_with(fault: &str) -> (Option<i32>, String) {
+    let me = env!("CARGO_BIN_EXE_ccl");
+    let perf = ["perf", "all_reduce", "-b", "64K", "-e", "64K", "--iters", "5", "-w", "1"];
+    // None is ended because another failed; `timeout` ends all if they hang.
+    let mut command = Command::new("timeout");
+    command.args(["120", me, "run", "-n", "3", "--grace", "60", "--", me]).args(perf);
+    command.env("CCL_SHM_DISABLE", "1").env("CCL_CHECKSUM", "1");
+    let output = command.env("CCL_NET_PLUGIN", format!("fault:socket?{fault}")).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn faults_that_a_network_may_have_are_borne() {
+    for fault in ["delay_us=200", "reorder=1&seed=3"] {
+        let (status, said) = ranks_with(fault);
+        assert_eq!(status, Some(0), "{fault}: {said}");
+    }
+}
+
+#[test]
+fn faults_that_a_network_may_not_have_are_errors_with_names_on_all_ranks() {
+    for (fault, words) in [
+        ("drop_after=20", "the connection was dropped on purpose after 20 messages"),
+        ("error_from_test=15", "failed on purpose (error_from_test)"),
+        ("corrupt_bit=9", "to arrive as it was sent"),
+    ] {
+        let (status, said) = ranks_with(fault);
+        assert_eq!(status, Some(3), "{fault}: {said}");
+        for rank in 0..3 {
+            let begins = format!("ccl: rank {rank}: ");
+            let line = said.lines().find(|line| line.starts_with(&begins)).unwrap_or_default();
+            let names_another = line.contains(" rank ") || line.contains(" peer ");
+            assert!(line.contains(words) && names_another, "{fault}, rank {rank}: {said}");
+        }
+    }
+}
+
+#[test]
+fn faults_that_cannot_be_read_are_named() {
+    let output = ccl(&["list"], &[("CCL_NET_PLUGIN", "fault:socket?delay=3")]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("found \"delay\"") && said.contains("delay_us, drop_after"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn people_read_a_table_and_programs_a_status() {
+    let output = ccl(&["check", "socket", "--clause", "order", "--here"], &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("200 messages of one tag") && text.contains("1 clauses kept, 0 broken"), "{text}");
+    let output = ccl(&["check", "--clauses"], &[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("No entry waits for the peer."), "{text}");
+    let output = ccl(&["check", "socket", "--clause", "oder"], &[]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said.contains("expected one of table,") && said.contains("found `oder`"), "{said}");
+}
+
+#[test]
+fn what_would_be_loaded_is_listed_with_the_reasons() {
+    let good = compile("plugins/examples/loopback_net.c", "kit_listed", &[]);
+    let old = compile("plugins/examples/loopback_net.c", "kit_listed_old", &["-DLOOPBACK_VERSION=7"]);
+    let list = |plugins: &str| {
+        let output = ccl(&["list", "--json"], &[("CCL_NET_PLUGIN", plugins)]);
+        (output.status.code(), json(&output)["plugins"].as_array().unwrap().clone())
+    };
+    let is = |row: &Value, file: &str, verdict: &str, why: &str| {
+        let holds = |key: &str, part: &str| row[key].as_str().unwrap().contains(part);
+        assert!(
+            row["kind"] == "net" && holds("file", file) && row["verdict"] == verdict && holds("why", why),
+            "{row}"
+        );
+    };
+    let (status, rows) = list(&format!("{old},{good}"));
+    assert_eq!((status, rows.len()), (Some(0), 3));
+    is(&rows[0], &old, "refused", "expected a table of version 1, found version 7");
+    is(&rows[1], &good, "chosen", "network loopback-c");
+    assert_eq!(rows[1]["offers"], serde_json::json!(["cclNet_v1"]));
+    is(&rows[2], "linked in", "unused", "loopback-c comes before it");
+    let (status, rows) = list(&old);
+    assert_eq!(status, Some(1));
+    is(&rows[2], "-", "problem", "found none");
+    let (status, rows) = list("socket");
+    assert_eq!((status, rows.len()), (Some(0), 1));
+    is(&rows[0], "linked in", "chosen", "network socket");
+    let (_, rows) = list("fault:socket?drop_after=9");
+    is(&rows[0], "linked in", "chosen", "with faults on purpose: drop_after=9");
+    let output = ccl(&["list"], &[("CCL_NET_PLUGIN", &good)]);
+    assert!(String::from_utf8(output.stdout).unwrap().contains("chosen"));
+}
+
+/// What is planted, the clause that must name it, and words that it must say.
+const BREACHES: &[(&str, &str, &str)] = &[
+    ("second_init", "contexts", "in init: one context is enough"),
+    ("finalize_fails", "contexts", "in finalize: it will not end"),
+    ("finalize_hangs", "contexts", "blocks: expected finalize"),
+    ("properties_overrun", "properties", "bytes of the struct"),
+    ("few_requests", "properties", "max_requests of 8 or more"),
+    ("device_beyond", "last_error", "expected an error for device 1"),
+    ("no_words", "last_error", "without words"),
+    ("other_code", "last_error", "spoke of timed out"),
+    ("shared_words", "last_error", "on a thread that had none"),
+    ("last_error_overruns", "last_error", "bytes of the struct"),
+    ("short_handle", "handle", "the last 120 as they were"),
+    ("long_handle", "handle", "found byte 128"),
+    ("accept_hangs", "connect", "blocks: expected accept"),
+    ("wrong_listener", "admission", "found it at another"),
+    ("no_refusal", "refusal", "a listener that closed"),
+    ("slow_accept", "nonblocking", "accept with nobody there"),
+    ("connect_waits", "nonblocking", "expected connect to return at once"),
+    ("isend_waits", "nonblocking", "expected isend"),
+    ("irecv_waits", "nonblocking", "expected irecv"),
+    ("fails_on_zero", "sizes", "in isend: a message of 0 bytes"),
+    ("drops_last_byte", "sizes", "expected 2 bytes received"),
+    ("flips_a_byte", "sizes", "byte 511 of a message of 1023"),
+    ("scribbles", "sizes", "byte 1022 of a message of 1023"),
+    ("wrong_size", "sizes", "expected 0 bytes received"),
+    ("past_the_end", "sizes", "bytes behind a buffer"),
+    ("bytes_come_later", "sizes", "found 0x00"),
+    ("never_done", "sizes", "found it never came"),
+    ("crashes", "sizes", "crashes: "),
+    ("done_unasked", "pending", "when nothing was sent, found it done"),
+    ("completes_twice", "pending", "went to another, found it done"),
+    ("reorders", "order", "with tag 5"),
+    ("ignores_tags", "tags", "of a message of 500"),
+    ("max_recvs_lied", "groups", "expected at most 1 buffers, found 2"),
+    ("half_a_group", "groups", "with a message missing, found it done"),
+    ("sizes_backwards", "groups", "found 102 reported"),
+    ("many_requests", "in_flight", "64 receives in flight"),
+    ("not_now_posts", "in_flight", "messages"),
+    ("oldest_first", "out_of_order", "tested before older ones"),
+    ("register_once", "registration", "five are enough"),
+    ("any_kind", "registration", "memory of kind 2 refused"),
+    ("too_long_cut", "too_long", "[1000] bytes received"),
+    ("too_long_unsaid", "too_long", "expected both sizes"),
+    ("silent_death", "peer_gone", "after the sender closed"),
+    ("no_peer", "peer_gone", "the peer's address"),
+    ("done_early", "delivered", "the sending end is closed"),
+    ("close_waits_for_pending", "close_pending", "blocks: expected close_recv"),
+    ("close_fails_pending", "close_pending", "receives are pending"),
+    ("writes_after_close", "close_pending", "no buffer touched after close_recv"),
+    ("abort_ignored", "abort", "in test_recv after abort"),
+    ("abort_for_all", "abort", "everything was aborted"),
+    ("leaks_descriptor", "leaks", "no descriptors left"),
+    ("listen_leaks_thread", "leaks", "no threads left"),
+    ("batch_sizes", "test_many", "reported by test_recvs"),
+    ("loses_held", "isend_more", "a message that was held"),
+    ("put_anywhere", "one_sided", "past the memory's end"),
+    ("gets_others", "one_sided", "what a get reads"),
+    ("signal_sets", "one_sided", "the sum of two signals"),
+];
