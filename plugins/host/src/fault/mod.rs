@@ -23,6 +23,7 @@ fn passed_on(error: NetError) -> Error {
     let detail = error.detail();
     let code = match (detail.code, &error) {
         (0, NetError::Usage(_)) => Code::INVALID,
+        (0, NetError::NoDevice(_)) => Code::NO_DEVICE,
         (0, _) => Code::INTERNAL,
         (code, _) => Code(code),
     };
