@@ -11,8 +11,8 @@ use crate::discover::interfaces::{self, Chosen, Wishes};
 use crate::error::{Error, Fault, Result};
 use crate::transport::NetSettings;
 
-/// The plugin that the settings ask for: the first usable of `CCL_NET_PLUGIN`, else
-/// `libccl-net.so` if there is one, else the linked-in sockets. Logs a line per candidate.
+/// The plugin that the settings ask for: the first usable of `CCL_NET_PLUGIN`, else `libccl-net.so` or
+/// `libnccl-net.so` if there is one that works, else the linked-in sockets. Logs a line per candidate.
 ///
 /// # Errors
 ///
@@ -20,7 +20,7 @@ use crate::transport::NetSettings;
 pub fn choose(config: &Config) -> Result<NetPlugin> {
     let plugin = match config.net_plugin() {
         [] => default_plugin()?,
-        [only] if only == "none" || only == "socket" && config.net().is_none_or(is_socket) => linked()?,
+        [only] if is_none(only) || only == "socket" && config.net().is_none_or(is_socket) => linked()?,
         [only] if only.starts_with(FAULT) => named(only)?,
         names => load(&names.join(","))?,
     };
@@ -37,8 +37,8 @@ pub fn choose(config: &Config) -> Result<NetPlugin> {
 /// which need no file.
 pub fn candidates(config: &Config) -> Vec<Candidate> {
     let spec = match config.net_plugin() {
-        [] => DEFAULT_PLUGIN.to_string(),
-        [only] if only == "none" || is_socket(inside(only)) => return Vec::new(),
+        [] => DEFAULT_PLUGINS.to_string(),
+        [only] if is_none(only) || is_socket(inside(only)) => return Vec::new(),
         [only] => inside(only).to_owned(),
         names => names.join(","),
     };
@@ -87,7 +87,13 @@ pub(super) fn settings(config: &Config, root: Option<IpAddr>) -> Result<NetSetti
     {
         settings.extend(bytes.map(|bytes| (key.to_string(), bytes.to_string())));
     }
-    Ok(NetSettings { plugin: Some(choose(config)?), settings, device: Some(0) })
+    let plugin = choose(config)?;
+    if plugin.is_made_for_nccl() {
+        // A little less than a call may take, so that it is the network that says what it waits for.
+        let wait = config.timeout().mul_f32(0.9).as_millis();
+        settings.push(("connect_wait_ms".into(), wait.try_into().unwrap_or(u64::MAX).to_string()));
+    }
+    Ok(NetSettings { plugin: Some(plugin), settings, device: Some(0) })
 }
 
 fn pair(chosen: &Chosen) -> String {
@@ -98,10 +104,20 @@ fn is_socket(name: &str) -> bool {
     name.eq_ignore_ascii_case("socket")
 }
 
+/// The word for no plugin, as NCCL reads it.
+fn is_none(name: &str) -> bool {
+    name.eq_ignore_ascii_case("none")
+}
+
 fn default_plugin() -> Result<NetPlugin> {
-    let (_, loaded) = NetPlugin::load(DEFAULT_PLUGIN);
+    let (candidates, loaded) = NetPlugin::load(DEFAULT_PLUGINS);
     match loaded {
-        Ok(plugin) => Ok(plugin),
+        Ok(plugin) => {
+            for candidate in &candidates {
+                tracing::info!(target: "ccl::net", %candidate, "network plugin");
+            }
+            Ok(plugin)
+        }
         Err(error) => {
             tracing::debug!(target: "ccl::net", %error, "no external network");
             linked()
@@ -129,5 +145,5 @@ fn load(spec: &str) -> Result<NetPlugin> {
 
 /// Before the name of a network that is to have faults.
 const FAULT: &str = "fault:";
-/// Used where it is installed and nothing else is asked for.
-const DEFAULT_PLUGIN: &str = "libccl-net.so";
+/// Used where they are installed and nothing else is asked for: ours, then NCCL's.
+const DEFAULT_PLUGINS: &str = "libccl-net.so,libnccl-net.so";

@@ -68,7 +68,8 @@ fn ports(config: &Config) -> Finding {
 fn plugins(config: &Config) -> Vec<Finding> {
     let chosen = match ccl::network::choose(config) {
         Ok(plugin) => {
-            let why = "CCL_NET_PLUGIN, else libccl-net.so, else the sockets that are built in";
+            let why =
+                "CCL_NET_PLUGIN, else libccl-net.so, else libnccl-net.so, else the sockets that are built in";
             Finding::ok("network", "used", plugin.name(), why)
         }
         Err(error) => Finding::problem("network", "used", "none", error.to_string()),

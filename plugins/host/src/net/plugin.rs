@@ -86,6 +86,11 @@ impl NetPlugin {
         )
     }
 
+    /// Whether it was made for NCCL: its connections are between two ends only, and cannot be given up.
+    pub fn is_made_for_nccl(&self) -> bool {
+        self.0.nccl.is_some()
+    }
+
     /// The version of ccl's contract by which it is called.
     pub fn version(&self) -> u32 {
         self.table().version

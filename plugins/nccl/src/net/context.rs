@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use ccl_plugin::net::{self, Handle, Net, Properties};
 use ccl_plugin::{CclHostV1, Code, Error, Result, Settings};
@@ -21,6 +22,8 @@ pub(crate) struct Context {
     pub(crate) plugin: &'static Plugin,
     raw: *mut c_void,
     config: CommConfig,
+    /// How long a connection may take; `None`: as long as the host waits.
+    connect_wait: Option<Duration>,
     aborted: AtomicBool,
     /// Left after the context has ended.
     _listening: Listening,
@@ -44,10 +47,19 @@ impl Network {
     ) -> Result<Network> {
         let communicator = settings.parse("communicator", 0)?;
         let config = CommConfig { traffic_class: settings.parse("traffic_class", layout::UNDEFINED)? };
+        let connect_wait_ms = settings.parse("connect_wait_ms", 0)?;
+        let connect_wait = (connect_wait_ms > 0).then(|| Duration::from_millis(connect_wait_ms));
         // SAFETY: the caller's contract: a context keeps it for as long as it lives, and no longer.
         let listening = unsafe { plugin.slot.enter(host) };
         let raw = plugin.make_context(communicator, config)?;
-        Ok(Network(Arc::new(Context { plugin, raw, config, aborted: false.into(), _listening: listening })))
+        Ok(Network(Arc::new(Context {
+            plugin,
+            raw,
+            config,
+            connect_wait,
+            aborted: false.into(),
+            _listening: listening,
+        })))
     }
 }
 
@@ -105,7 +117,12 @@ impl Net for Network {
 
     fn connect(&self, device: u32, handle: &Handle) -> Result<Connecting> {
         let (device, _) = *self.0.plugin.device(device)?;
-        Ok(Connecting { device, handle: Box::new(Place(handle.0)), context: Arc::clone(&self.0) })
+        Ok(Connecting {
+            device,
+            handle: Box::new(Place(handle.0)),
+            began: Instant::now(),
+            context: Arc::clone(&self.0),
+        })
     }
 
     fn abort(&self) {
@@ -154,6 +171,7 @@ pub(crate) struct Connecting {
     device: c_int,
     /// Always at the same place, because plugins keep the state of connecting in it.
     handle: Box<Place>,
+    began: Instant,
     context: Arc<Context>,
 }
 
@@ -168,9 +186,24 @@ impl net::Connecting for Connecting {
         let result =
             unsafe { plugin.calls.connect((context, self.device), config, self.handle.address(), &mut raw) };
         plugin.outcome("connect", result)?;
+        if let (true, Some(wait)) = (raw.is_null(), self.context.connect_wait)
+            && self.began.elapsed() >= wait
+        {
+            return Err(no_connection(plugin.version(), wait));
+        }
         // SAFETY: a comm that `connect` just gave.
         Ok((!raw.is_null()).then(|| unsafe { Sender::new(raw, Arc::clone(&self.context)) }))
     }
+}
+
+#[cold]
+fn no_connection(version: u32, wait: Duration) -> Error {
+    let wait = wait.as_secs_f32();
+    let why = "the peer has not accepted it, or cannot be reached";
+    let words = format!(
+        "expected a connection from connect of contract v{version} within {wait} s, found none: {why}"
+    );
+    Error::new(Code::TIMEOUT, words)
 }
 
 /// A handle where plugins may keep whatever they like.

@@ -105,7 +105,9 @@ impl Network {
             .plugin
             .map_or_else(linked, Ok)
             .map_err(|e| errors::alone(&e, "use the socket network"))?;
-        let pairs: Vec<_> = settings.settings.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let communicator = number(&secret).to_string();
+        let pairs = settings.settings.iter().map(|(key, value)| (&**key, &**value));
+        let pairs: Vec<_> = pairs.chain([("communicator", &*communicator)]).collect();
         let context = plugin
             .init(&pairs, LogFn::tracing())
             .map_err(|e| errors::alone(&e, &format!("start network {}", plugin.name())))?;
@@ -277,6 +279,12 @@ impl Line {
         )
         .with_peer(self.peer)
     }
+}
+
+/// A number of the communicator, the same on all ranks; the secret does not follow from it.
+fn number(secret: &[u8; 32]) -> u64 {
+    let hash = blake3::derive_key("ccl: the number of a communicator, for network plugins", secret);
+    hash.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 /// The fastest device that takes host memory; `me` picks among equals.
