@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use ccl_plan::Rank;
 use ccl_plugin_host::NetPlugin;
+use ccl_plugin_host::profiler::Watched;
 
 use super::hello::{self, Common};
 use super::{Communicator, Ownership, network, out_of_band};
@@ -23,6 +24,7 @@ use crate::exec;
 use crate::exec::Tuning;
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Direct, Plans, Reach};
+use crate::observe::profiler::Profile;
 use crate::transport::{
     Checksum, Fabric, FaultRule, NetSettings, Networking, Relay, SharedMemory, TransportSettings,
     WaitSettings,
@@ -157,6 +159,7 @@ impl Communicator {
         };
         let network_only = all.used && !all.memory;
         let nodes = fabric.nodes()?;
+        let nnodes = nodes.len() as u32;
         let whole = if fabric.hosts_are_whole()? { &nodes[..] } else { &[] };
         // In a host ranks go through memory, unless they are not to anywhere.
         let near = if network_only { Reach::Loopback } else { Reach::Memory };
@@ -171,8 +174,11 @@ impl Communicator {
         if fabric.one_process() {
             plans.expect_mapped();
         }
-        let parts =
-            EngineParts { rank, n, fabric, control: Arc::clone(&control), plans, deadline: config.timeout() };
+        let watched = Watched { rank: rank.0, nranks: n, nnodes, comm_id: fabric.number()? };
+        let profile = Profile::open(config, watched);
+        profile.iter().for_each(|profile| fabric.profile(profile.emitter()));
+        let (deadline, control) = (config.timeout(), Arc::clone(&control));
+        let parts = EngineParts { rank, n, fabric, control: Arc::clone(&control), plans, deadline, profile };
         let engine = Engine::new(parts)?;
         control.alarm().on_raise(engine.alarm_waker());
         Ok(Communicator {

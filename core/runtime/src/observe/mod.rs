@@ -1,5 +1,6 @@
 //! What a communicator is doing, for those who watch.
 
 pub mod board;
+pub(crate) mod profiler;
 
 pub use board::{Board, Signature};
