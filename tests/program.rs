@@ -22,6 +22,12 @@ pub fn checking_profiler() -> PathBuf {
     built(&BUILT, "examples/libchecking.so", &["ccl-tests", "--example=checking"])
 }
 
+/// The profiler to copy from, built like the calling test.
+pub fn example_profiler() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    built(&BUILT, "libccl_profiler_example.so", &["ccl-profiler-example"])
+}
+
 /// An example of the crate of the tools, built for release; brought up to date by each call.
 pub fn example(name: &str) -> PathBuf {
     let target = profile_folder().parent().expect("a profile's folder lies in cargo's").to_owned();

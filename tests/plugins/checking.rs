@@ -1,8 +1,8 @@
 //! A profiler that checks its host: every promise of `ccl_profiler.h`, and leaves a report for each
-//! communicator in the folder that `CCL_CHECK_FOLDER` names.
+//! communicator in the folder that `CHECK_FOLDER` names.
 //!
-//! `CCL_CHECK_REFUSE=N` refuses one event in N, by chance; `CCL_CHECK_SLOW_US` takes its time over each
-//! event; `CCL_CHECK_MASK=toggle` asks for collectives only after every second launch.
+//! `CHECK_REFUSE=N` refuses one event in N, by chance; `CHECK_SLOW_MS` takes its time over the first
+//! event; `CHECK_MASK=toggle` asks for collectives only after every second launch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
@@ -50,8 +50,8 @@ impl Profiler for Checking {
     type Handle = u64;
 
     fn init(comm: &Comm, mask: Mask) -> Result<Checking> {
-        let folder = std::env::var_os("CCL_CHECK_FOLDER")
-            .ok_or_else(|| Error::invalid("expected CCL_CHECK_FOLDER to name a folder, found nothing"))?;
+        let folder = std::env::var_os("CHECK_FOLDER")
+            .ok_or_else(|| Error::invalid("expected CHECK_FOLDER to name a folder, found nothing"))?;
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
         let file = format!("{:016x}-{}-{}.txt", comm.id, comm.rank, comm.process);
         mask.set(u64::MAX);
@@ -63,17 +63,17 @@ impl Profiler for Checking {
             open: 0,
             counts: BTreeMap::new(),
             wrong: Vec::new(),
-            refuse: number("CCL_CHECK_REFUSE"),
+            refuse: number("CHECK_REFUSE"),
             refused: 0,
-            slow: Duration::from_micros(number("CCL_CHECK_SLOW_US")),
-            toggles: std::env::var("CCL_CHECK_MASK").is_ok_and(|mask| mask == "toggle"),
+            slow: Duration::from_millis(number("CHECK_SLOW_MS")),
+            toggles: std::env::var("CHECK_MASK").is_ok_and(|mask| mask == "toggle"),
             launches: 0,
             chance: comm.id | 1,
         })
     }
 
     fn start_event(&mut self, event: &Event<'_, u64>) -> Option<u64> {
-        std::thread::sleep(self.slow);
+        std::thread::sleep(std::mem::take(&mut self.slow));
         self.count(format!("{:?}", event.kind));
         self.describe(event);
         self.launched(event.kind);

@@ -1,7 +1,8 @@
 //! Running a scenario, and reading what the plugin found.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ccl_tests::program;
@@ -26,6 +27,17 @@ impl Report {
 /// Plays a scenario with the checking plugin and these variables; panics if it fails or if the plugin
 /// found anything wrong.
 pub(crate) fn run(scenario: &str, variables: &[(&str, &str)]) -> Reports {
+    let folder = play_with(scenario, |command, folder| {
+        command.env("CHECK_FOLDER", folder).env("CCL_PROFILER_PLUGIN", program::checking_profiler());
+        command.envs(variables.iter().copied());
+    });
+    let reports = std::fs::read_dir(&folder).unwrap().map(|entry| read(&entry.unwrap().path())).collect();
+    std::fs::remove_dir_all(&folder).unwrap();
+    Reports(reports)
+}
+
+/// Plays a scenario in a process that `prepare` prepares, given a folder of its own, which is left.
+pub(crate) fn play_with(scenario: &str, prepare: impl FnOnce(&mut Command, &Path)) -> PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("ccl-profiler-{}-{number}", std::process::id());
@@ -33,13 +45,10 @@ pub(crate) fn run(scenario: &str, variables: &[(&str, &str)]) -> Reports {
     std::fs::create_dir_all(&folder).unwrap();
     let mut command = program::command(LIMIT_S, std::env::current_exe().unwrap());
     command.args(["--exact", "scenario_of_a_test", "--nocapture"]);
-    command.env(SCENARIO, scenario).env("CCL_CHECK_FOLDER", &folder);
-    command.env("CCL_PROFILER_PLUGIN", program::checking_profiler());
-    command.envs(variables.iter().copied());
+    command.env(SCENARIO, scenario);
+    prepare(&mut command, &folder);
     program::succeeds(&mut command);
-    let reports = std::fs::read_dir(&folder).unwrap().map(|entry| read(&entry.unwrap().path())).collect();
-    std::fs::remove_dir_all(&folder).unwrap();
-    Reports(reports)
+    folder
 }
 
 fn read(path: &Path) -> Report {

@@ -15,7 +15,7 @@ pub(crate) fn play() {
         "eager" => local::run(2, |comm| eager(&comm)).map(drop).unwrap(),
         "network" => local::run(2, |comm| network(&comm)).map(drop).unwrap(),
         "grouped" => local::run(4, |comm| grouped(&comm)).map(drop).unwrap(),
-        "many" => local::run(2, |comm| many(&comm)).map(drop).unwrap(),
+        "many" => local::run(1, |comm| many(&comm)).map(drop).unwrap(),
         "aborted" => local::run(2, |comm| aborted(&comm)).map(drop).unwrap(),
         "progress" => local::run(2, |comm| progress(&comm)).map(drop).unwrap(),
         "killed" => killed(),
@@ -90,7 +90,7 @@ fn exchange(comm: &Communicator) -> ccl::Result<()> {
     })
 }
 
-/// More than a slow profiler hears of.
+/// More than a profiler hears of that sleeps meanwhile.
 pub(crate) const MANY: u64 = 4000;
 
 fn many(comm: &Communicator) -> ccl::Result<()> {
