@@ -16,6 +16,18 @@ pub fn socket_plugin() -> PathBuf {
     built(&BUILT, "libccl_net_socket.so", &[PLUGIN])
 }
 
+/// The profiler that checks its host, built like the calling test.
+pub fn checking_profiler() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    built(&BUILT, "examples/libchecking.so", &["ccl-tests", "--example=checking"])
+}
+
+/// The profiler to copy from, built like the calling test.
+pub fn example_profiler() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    built(&BUILT, "libccl_profiler_example.so", &["ccl-profiler-example"])
+}
+
 /// An example of the crate of the tools, built for release; brought up to date by each call.
 pub fn example(name: &str) -> PathBuf {
     let target = profile_folder().parent().expect("a profile's folder lies in cargo's").to_owned();
@@ -91,7 +103,11 @@ fn is_fresh(binary: &Path) -> bool {
 fn build(folder: &Path, packages: &[&str]) {
     let profile = folder.file_name().and_then(|name| name.to_str()).expect("profiles have ASCII names");
     let mut cargo = cargo();
-    cargo.args(["build", "--quiet"]).args(packages.iter().flat_map(|package| ["-p", package]));
+    cargo.args(["build", "--quiet"]);
+    for package in packages {
+        // What begins with dashes says which part of the package before it.
+        cargo.args((!package.starts_with("--")).then_some("-p")).arg(package);
+    }
     cargo.args(["--profile", if profile == "debug" { "dev" } else { profile }]);
     succeeds(cargo.arg("--target-dir").arg(folder.parent().expect("a profile's folder lies in cargo's")));
 }

@@ -51,6 +51,12 @@ pub fn group<'a>(collect: impl FnOnce(&mut Group<'a>) -> Result<()>) -> Result<(
     for (communicator, request) in &mut group.calls {
         if let Err(error) = communicator.with_engine(|engine| engine.begin_one_of_many(request)) {
             first_error = Some(error);
+            // It may have no other call, and then is not driven.
+            let landed = communicator.with_engine(|engine| {
+                engine.land();
+                Ok(())
+            });
+            debug_assert!(landed.is_ok(), "it was open a moment ago");
             break;
         }
         if !communicators.iter().any(|known| std::ptr::eq(*known, *communicator)) {
@@ -66,20 +72,26 @@ pub fn group<'a>(collect: impl FnOnce(&mut Group<'a>) -> Result<()>) -> Result<(
 /// Drives several communicators until each is done or has failed; the first error.
 fn drive(communicators: &[&Communicator]) -> Result<()> {
     if let [only] = communicators {
-        return only.with_engine(|engine| engine.finish());
+        return only.with_engine(|engine| engine.finish_group());
     }
     let patience = |c: &&Communicator| c.with_engine(|engine| Some(engine.patience()));
     let mut open: Vec<_> = communicators.iter().filter_map(|c| Some((*c, patience(c)?))).collect();
     let mut outcome = Ok(());
     while !open.is_empty() {
         open.retain_mut(|(communicator, patience)| {
-            let polled = communicator.with_engine(|engine| match engine.poll()? {
-                Poll::Done => Ok(false),
-                Poll::Progress => {
-                    patience.renew();
-                    Ok(true)
+            let polled = communicator.with_engine(|engine| {
+                let polled = engine.poll().and_then(|poll| match poll {
+                    Poll::Done => Ok(false),
+                    Poll::Progress => {
+                        patience.renew();
+                        Ok(true)
+                    }
+                    Poll::Stalled => engine.stalled(patience).map(|()| true),
+                });
+                if !matches!(polled, Ok(true)) {
+                    engine.land();
                 }
-                Poll::Stalled => engine.stalled(patience).map(|()| true),
+                polled
             });
             polled.unwrap_or_else(|error| {
                 if outcome.is_ok() {

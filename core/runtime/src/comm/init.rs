@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use ccl_plan::Rank;
 use ccl_plugin_host::NetPlugin;
+use ccl_plugin_host::profiler::Watched;
 
 use super::hello::{self, Common};
 use super::{Communicator, Ownership, network, out_of_band};
@@ -24,6 +25,7 @@ use crate::exec::Tuning;
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Direct, Plans, Reach};
 use crate::observe::flight::{Flight, Place, Recorded};
+use crate::observe::profiler::Profile;
 use crate::transport::{
     Checksum, Fabric, FaultRule, NetSettings, Networking, Relay, SharedMemory, TransportSettings,
     WaitSettings,
@@ -165,6 +167,7 @@ impl Communicator {
         };
         let network_only = all.used && !all.memory;
         let nodes = fabric.nodes()?;
+        let nnodes = nodes.len() as u32;
         let whole = if fabric.hosts_are_whole()? { &nodes[..] } else { &[] };
         // In a host ranks go through memory, unless they are not to anywhere.
         let near = if network_only { Reach::Loopback } else { Reach::Memory };
@@ -179,9 +182,12 @@ impl Communicator {
         if fabric.one_process() {
             plans.expect_mapped();
         }
+        let watched = Watched { rank: rank.0, nranks: n, nnodes, comm_id: fabric.number()? };
+        let profile = Profile::open(config, watched);
+        profile.iter().for_each(|profile| fabric.profile(profile.emitter()));
         let flight = Arc::clone(&recorded.flight);
         let (for_engine, deadline) = (Arc::clone(&control), config.timeout());
-        let parts = EngineParts { rank, n, fabric, control: for_engine, plans, flight, deadline };
+        let parts = EngineParts { rank, n, fabric, control: for_engine, plans, flight, deadline, profile };
         let engine = Engine::new(parts)?;
         control.alarm().on_raise(engine.alarm_waker());
         Ok(Communicator {

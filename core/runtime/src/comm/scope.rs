@@ -31,7 +31,7 @@ impl<'env> Scope<'env> {
         let submitted = shared.with(|engine| {
             engine.check(&mut request)?;
             let gate = stream.enqueue(&shared);
-            engine.submit(&mut request, Some(gate))
+            engine.submit_alone(&mut request, Some(gate))
         });
         submitted.unwrap_or_else(|| Err(super::closed()))
     }

@@ -7,6 +7,7 @@ use super::progress;
 use crate::error::Result;
 use crate::exec::engine::{Engine, Patience};
 use crate::exec::host::Poll;
+use crate::observe::profiler::{Ctrl, now_ns};
 use crate::transport::Bell;
 
 /// One rank's engine behind a lock.
@@ -172,11 +173,13 @@ pub(super) struct Driven {
     engine: Weak<SharedEngine>,
     /// How to wait for the engine's peers, from the first round on.
     waiting: Option<(Patience, Bell)>,
+    /// From then on, with a profiler.
+    ctrl: Option<Ctrl>,
 }
 
 impl Driven {
     pub(super) fn new(engine: Weak<SharedEngine>) -> Driven {
-        Driven { engine, waiting: None }
+        Driven { engine, waiting: None, ctrl: None }
     }
 
     /// Drives for a moment, says whether anything moved, and whether to go on.
@@ -188,6 +191,10 @@ impl Driven {
             }
             let Some(mut engine) = shared.try_lock() else { return true };
             let Some(held) = engine.as_mut() else { return false };
+            if self.waiting.is_none() {
+                let ctrl = |emitter| Ctrl::taken_on(emitter, held.outstanding());
+                self.ctrl = held.emitter().map(ctrl);
+            }
             let (patience, _) = self.waiting.get_or_insert_with(|| (held.patience(), held.bell().clone()));
             match round(held, patience) {
                 Ok(Round::Moved) => *moved = true,
@@ -205,7 +212,12 @@ impl Driven {
     /// Waits a little for the engine's peers.
     pub(super) fn pause(&mut self) {
         let Some((patience, bell)) = &mut self.waiting else { return std::thread::yield_now() };
-        if !patience.pause(bell) {
+        let since = self.ctrl.as_ref().map(|ctrl| (ctrl, now_ns()));
+        let overdue = patience.pause(bell);
+        if let Some((ctrl, since_ns)) = since {
+            ctrl.slept(since_ns);
+        }
+        if !overdue {
             return;
         }
         let Some(shared) = self.engine.upgrade() else { return };

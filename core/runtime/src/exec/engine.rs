@@ -25,6 +25,7 @@ use crate::memory::scratch::Scratch;
 use crate::memory::{Memory, Window};
 use crate::observe::board::Board;
 use crate::observe::flight::{Flight, Message};
+use crate::observe::profiler::{Emitter, Profile, Ticket, Work};
 use crate::request::{Bound, Request, check_root};
 use crate::stream::Gate;
 use crate::transport::{Bell, Fabric, Visitors, WaitSettings, Waiter};
@@ -49,6 +50,8 @@ pub(crate) struct Engine {
     /// Fruitless polls before a call that has the engine to itself goes to the queue to wait there.
     direct_polls: u32,
     bell: Bell,
+    /// After the fabric, whose edges put down their ends before it closes.
+    profile: Option<Box<Profile>>,
 }
 
 /// How many calls there were so far.
@@ -73,6 +76,7 @@ pub(crate) struct EngineParts {
     pub(crate) plans: Plans,
     pub(crate) flight: Arc<Flight>,
     pub(crate) deadline: Duration,
+    pub(crate) profile: Option<Box<Profile>>,
 }
 
 impl Engine {
@@ -96,21 +100,79 @@ impl Engine {
             failed: None,
             flight: parts.flight,
             deadline: parts.deadline,
+            profile: parts.profile,
         })
     }
 
     /// Makes one call and drives until nothing is outstanding.
     #[inline]
     pub(crate) fn run(&mut self, request: &mut Request<'_>) -> Result<()> {
-        match self.begin(request, self.direct_polls)? {
+        if self.profile.is_some() {
+            return self.run_watched(request);
+        }
+        self.run_through::<false>(request)
+    }
+
+    #[inline]
+    fn run_through<const WATCHED: bool>(&mut self, request: &mut Request<'_>) -> Result<()> {
+        match self.begin::<WATCHED>(request, self.direct_polls)? {
             Poll::Done if self.queue.is_empty() && self.fabric.is_flushed() => Ok(()),
             _ => self.finish(),
         }
     }
 
-    /// Begins a call that belongs to a group: it gets as far as it can at once.
+    /// [`Engine::run`] while a profiler hears of it.
+    #[cold]
+    fn run_watched(&mut self, request: &mut Request<'_>) -> Result<()> {
+        self.launch(request, 0);
+        let outcome = self.run_through::<true>(request);
+        self.land();
+        outcome
+    }
+
+    /// Begins a call that belongs to a group: it gets as far as it can at once. The last one is followed by
+    /// [`Engine::finish_group`] or [`Engine::land`].
     pub(crate) fn begin_one_of_many(&mut self, request: &mut Request<'_>) -> Result<()> {
-        self.begin(request, 0).map(|_| ())
+        if self.profile.is_none() {
+            return self.begin::<false>(request, 0).map(|_| ());
+        }
+        self.launch(request, 1);
+        let begun = self.begin::<true>(request, 0).map(|_| ());
+        self.profile.iter_mut().for_each(|profile| profile.called());
+        begun
+    }
+
+    /// [`Engine::finish`] after the calls of a group.
+    pub(crate) fn finish_group(&mut self) -> Result<()> {
+        self.profile.iter_mut().for_each(|profile| profile.waits());
+        let finished = self.finish();
+        self.land();
+        finished
+    }
+
+    /// Queues an asynchronous call: [`Engine::submit`] for whoever makes no others with it.
+    pub(crate) fn submit_alone(&mut self, request: &mut Request<'_>, gate: Option<Gate>) -> Result<()> {
+        self.launch(request, 0);
+        let submitted = self.submit(request, gate);
+        self.land();
+        submitted
+    }
+
+    /// The caller of a launch goes on.
+    #[inline]
+    pub(crate) fn land(&mut self) {
+        if let Some(profile) = &mut self.profile {
+            profile.landed();
+        }
+    }
+
+    /// A call is made, the first of its launch or one more.
+    #[inline]
+    fn launch(&mut self, request: &Request<'_>, depth: u32) {
+        if let Some(profile) = &mut self.profile {
+            profile.launch(depth);
+            profile.call(request);
+        }
     }
 
     /// Begins a call.
@@ -119,7 +181,7 @@ impl Engine {
     /// where peers are prompt it is over without ever being in the queue. Otherwise it goes on there
     /// from where it is.
     #[inline]
-    fn begin(&mut self, request: &mut Request<'_>, tries: u32) -> Result<Poll> {
+    fn begin<const WATCHED: bool>(&mut self, request: &mut Request<'_>, tries: u32) -> Result<Poll> {
         let bound = self.check(request)?;
         if self.failed.is_some() || request.blocks.is_some() || !self.may_go_ahead(&bound) {
             return self.submit(request, None).map(|()| Poll::Progress);
@@ -132,16 +194,26 @@ impl Engine {
         }
         let (sequence, tag) = self.numbers.next(&bound, decision, &self.board);
         let call = Bindings { bound: &bound, decision, tag };
+        let mut ticket = Ticket::default();
+        if WATCHED && let Some(profile) = &mut self.profile {
+            ticket = profile.ticket();
+            let path = is_message(&bound).then(|| self.fabric.way_to(bound.root)).flatten();
+            profile.begin(&mut ticket, &Work { bound: &bound, decision, sequence, path });
+            profile.emitter().enter(ticket.span());
+        }
         let mut at = [0; MOST_STRAIGHT_LANES];
         let went = straight::run(call, &mut at, &mut self.fabric, &mut self.scratch, tries);
         if matches!(went, Ok(true)) {
             if !is_message(&bound) {
                 self.board.complete(sequence);
             }
+            if WATCHED && let Some(profile) = &mut self.profile {
+                profile.end(&mut ticket);
+            }
             return Ok(Poll::Done);
         }
         let mut operation = self.blank(bound, None)?;
-        (operation.sequence, operation.tag) = (sequence, tag);
+        (operation.sequence, operation.tag, operation.ticket) = (sequence, tag, ticket);
         operation.start_at(&at);
         self.queue.push_back(Queued { operation, started: true, gate: None });
         match went {
@@ -186,6 +258,7 @@ impl Engine {
         }
         let (sequence, tag) = self.numbers.next(&operation.bound, &operation.decision, &self.board);
         (operation.sequence, operation.tag) = (sequence, tag);
+        operation.ticket = self.profile.as_mut().map_or(Ticket::default(), |profile| profile.ticket());
         Ok(operation)
     }
 
@@ -310,6 +383,16 @@ impl Engine {
         Box::new(move || bell.ring())
     }
 
+    /// Where events are put down, with a profiler.
+    pub(crate) fn emitter(&self) -> Option<&Arc<Emitter>> {
+        self.profile.as_ref().map(|profile| profile.emitter())
+    }
+
+    /// How many operations are outstanding.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.queue.len()
+    }
+
     /// How plans are chosen.
     pub(crate) fn plans(&self) -> &Plans {
         &self.plans
@@ -380,9 +463,17 @@ impl Engine {
             queued.started = true;
             let started = queued.operation.start(self.rank, self.n, &mut self.fabric, &mut self.scratch);
             started.map_err(|error| self.failed_path(index, error))?;
+            if let Some(profile) = &mut self.profile {
+                let Operation { bound, decision, sequence, ticket, .. } = &mut *self.queue[index].operation;
+                let path = is_message(bound).then(|| self.fabric.way_to(bound.root)).flatten();
+                profile.begin(ticket, &Work { bound, decision, sequence: *sequence, path });
+            }
         }
         let alone = self.queue.len() == 1;
         let queued = &mut self.queue[index];
+        if let Some(profile) = &self.profile {
+            profile.emitter().enter(queued.operation.ticket.span());
+        }
         if queued.operation.is_mapped() && self.control.alarm().raised() {
             // It may have much to do without ever having to wait.
             return Err(self.alarmed());
@@ -400,7 +491,10 @@ impl Engine {
     }
 
     fn complete(&mut self, index: usize) {
-        let Some(queued) = self.queue.remove(index) else { return };
+        let Some(mut queued) = self.queue.remove(index) else { return };
+        if let Some(profile) = &mut self.profile {
+            profile.end(&mut queued.operation.ticket);
+        }
         self.retire(queued.operation);
         if let Some(gate) = queued.gate {
             gate.pass();
@@ -461,7 +555,10 @@ impl Engine {
         if self.fabric.await_visitors() == Visitors::Stopped {
             self.queue.iter().for_each(|queued| queued.operation.detach(self.n));
         }
-        for queued in self.queue.drain(..) {
+        for mut queued in self.queue.drain(..) {
+            if let Some(profile) = &mut self.profile {
+                profile.end(&mut queued.operation.ticket);
+            }
             if let Some(gate) = queued.gate {
                 gate.fail(error.clone());
             }

@@ -17,6 +17,7 @@ use super::step::{Bindings, LaneStep, Upcoming};
 use super::straight::MOST_STRAIGHT_LANES;
 use crate::error::Error;
 use crate::memory::scratch::Scratch;
+use crate::observe::profiler::Ticket;
 use crate::request::Bound;
 use crate::transport::{EdgeIndex, Fabric};
 
@@ -35,6 +36,8 @@ pub(crate) struct Operation {
     at_barrier: usize,
     /// What it does before its lanes, or instead of them.
     mapped: Option<Box<Mapped>>,
+    /// Its part in what a profiler hears.
+    pub(super) ticket: Ticket,
 }
 
 /// Block tables that outlive the request.
@@ -194,6 +197,7 @@ impl Operation {
             open_lanes: 0,
             at_barrier: 0,
             mapped: None,
+            ticket: Ticket::default(),
         }
     }
 

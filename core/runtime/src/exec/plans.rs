@@ -175,7 +175,6 @@ impl Carried {
     }
 }
 
-#[cfg(test)]
 impl Decision {
     pub(crate) fn carried(&self) -> Carried {
         Carried::by(self.sending.lending, self.mapped)

@@ -2,5 +2,6 @@
 
 pub mod board;
 pub(crate) mod flight;
+pub(crate) mod profiler;
 
 pub use board::{Board, Signature};

@@ -15,6 +15,7 @@ use crate::config::NameFilter;
 use crate::discover::cache;
 use crate::error::{Error, Result};
 use crate::memory::{Footprint, Ledger, Mailbox, MemoryFile, Windows};
+use crate::observe::profiler::Emitter;
 
 /// One rank's connections. Used by one thread at a time; dropping it never blocks.
 pub struct Fabric {
@@ -283,6 +284,25 @@ impl Fabric {
         let lends = connected.network(settings, me)?.takes_any_memory() && !settings.wraps_edges();
         connected.lends_to_network = lends;
         Ok(Networking { used: true, memory, lends })
+    }
+
+    /// Network edges tell a profiler what they do: before the first edge, after [`Fabric::start_network`].
+    pub(crate) fn profile(&mut self, emitter: &Arc<Emitter>) {
+        let network = self.connected.as_mut().and_then(|connected| connected.network.as_mut());
+        network.into_iter().for_each(|network| network.profile(emitter));
+    }
+
+    /// How a peer is reached; nothing before connecting, or of no such rank.
+    pub(crate) fn way_to(&self, peer: Rank) -> Option<PathKind> {
+        self.connected.as_ref()?.kinds.get(peer.index()).copied()
+    }
+
+    /// A number that is the same on all ranks, and another for every other communicator. Errors: not connected.
+    pub(crate) fn number(&self) -> Result<u64> {
+        let infos = &self.connected()?.infos;
+        let nonce = infos.first().map_or([0; 32], |info| info.seat.nonce);
+        let hash = blake3::hash(&nonce);
+        Ok(hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
     }
 
     /// Slots of every edge.

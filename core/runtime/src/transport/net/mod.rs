@@ -20,6 +20,7 @@ mod errors;
 mod greeting;
 mod network;
 mod opening;
+mod proxied;
 mod receive;
 mod send;
 mod slots;

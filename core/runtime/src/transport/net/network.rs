@@ -9,12 +9,14 @@ use ccl_plugin_host::{LogFn, NetContext, NetPlugin, Properties};
 
 use super::greeting::{Ends, GREETING_BYTES, greeting};
 use super::opening::{Opening, Serves};
+use super::proxied::Proxied;
 use super::slots::HEADER_BYTES;
 use super::vigil::Vigil;
 use super::{NetReceive, NetSend, errors};
 use crate::config::{Kind, NameFilter};
 use crate::error::{Error, Result};
 use crate::memory::Ledger;
+use crate::observe::profiler::Emitter;
 use crate::transport::edge::{ReceiveKind, SendKind};
 use crate::transport::relay::NET_TOPICS;
 use crate::transport::{EdgeKey, ReceiveEdge, Relay, SendEdge, TransportInfo};
@@ -44,6 +46,8 @@ pub(crate) struct Network {
     turned: HashMap<EdgeKey, Opening>,
     /// To be told where news come from.
     vigil: Option<Arc<Vigil>>,
+    /// To be told what edges do.
+    emitter: Option<Arc<Emitter>>,
 }
 
 /// Shape of an edge's slots.
@@ -77,6 +81,7 @@ pub(super) struct Line {
     pub(super) relay: Arc<dyn Relay>,
     pub(super) ledger: Ledger,
     vigil: Option<Arc<Vigil>>,
+    emitter: Option<Arc<Emitter>>,
     pub(super) me: Rank,
     pub(super) peer: Rank,
     pub(super) topic: u32,
@@ -132,12 +137,18 @@ impl Network {
             ledger,
             turned,
             vigil: None,
+            emitter: None,
         })
     }
 
     /// The same, whose edges tell `vigil` where news of them come from.
     pub(crate) fn watched_by(self, vigil: Option<Arc<Vigil>>) -> Network {
         Network { vigil, ..self }
+    }
+
+    /// Edges made from here on tell a profiler what they do.
+    pub(crate) fn profile(&mut self, emitter: &Arc<Emitter>) {
+        self.emitter = Some(Arc::clone(emitter));
     }
 
     /// Whether edges send user memory from where it is.
@@ -204,6 +215,7 @@ impl Network {
             relay: Arc::clone(&self.relay),
             ledger: self.ledger.clone(),
             vigil: self.vigil.clone(),
+            emitter: self.emitter.clone(),
             me: self.me,
             peer,
             topic: NET_TOPICS | u32::from(channel.0) << 8 | u32::from(tag),
@@ -248,6 +260,12 @@ impl Line {
             greeting(&self.secret, &ends(self.me, self.peer), [mine, theirs], handle),
             greeting(&self.secret, &ends(self.peer, self.me), [theirs, mine], handle),
         ]
+    }
+
+    /// What a profiler hears of one end of the edge.
+    pub(super) fn proxied(&self, is_send: bool) -> Option<Proxied> {
+        let emitter = self.emitter.as_ref()?;
+        Some(Proxied::new(Arc::clone(emitter), (self.peer, self.channel), is_send))
     }
 
     /// Nothing was done: whoever is about to sleep is told what `watch` finds, or that news come from elsewhere

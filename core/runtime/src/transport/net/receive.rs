@@ -7,6 +7,7 @@ use ccl_plugin_host::{MemoryKind, Mr, RecvComm, Request};
 
 use super::network::{Line, SlotShape};
 use super::opening::{Half, Opening};
+use super::proxied::Proxied;
 use super::slots::{HEADER_BYTES, Header, PAYLOAD_TAG, Slots};
 use crate::error::{Error, Result};
 use crate::memory::Entry;
@@ -22,6 +23,8 @@ pub(crate) struct NetReceive {
     filled: Option<Header>,
     fetching: Fetching,
     line: Line,
+    /// With a profiler.
+    proxied: Option<Proxied>,
 }
 
 /// A lent payload's way to where the consumer wants it.
@@ -53,7 +56,8 @@ struct Link {
 impl NetReceive {
     pub(super) fn new(line: Line, opening: Opening, shape: SlotShape) -> NetReceive {
         let (state, fetching) = (State::Opening(opening), Fetching::Nothing);
-        NetReceive { state, shape, released: 0, filled: None, fetching, line }
+        let proxied = line.proxied(false);
+        NetReceive { state, shape, released: 0, filled: None, fetching, line, proxied }
     }
 
     /// Opens once the connection is there.
@@ -88,8 +92,14 @@ impl NetReceive {
     }
 
     fn try_peek(&mut self) -> Result<()> {
+        if let Some(proxied) = &mut self.proxied {
+            proxied.awaits(self.released);
+        }
         self.connect()?;
         self.filled = self.look()?;
+        if let (Some(proxied), Some(header)) = (&mut self.proxied, &self.filled) {
+            proxied.arrived(self.released, header.payload_bytes());
+        }
         Ok(())
     }
 
@@ -226,6 +236,9 @@ impl EdgeReceive for NetReceive {
         }
         self.fetching = Fetching::Nothing;
         self.released += 1;
+        if let Some(proxied) = &mut self.proxied {
+            proxied.over(self.released);
+        }
         if let State::Open(link) = &mut self.state {
             // The peer may be done and gone; whoever wants more hears of it from `peek`.
             let _ = link.post_receives(self.released, &self.line);

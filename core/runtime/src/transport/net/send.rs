@@ -7,6 +7,7 @@ use ccl_plugin_host::{MemoryKind, Mr, NetError, Request, SendComm};
 
 use super::network::{Line, SlotShape};
 use super::opening::{Half, Opening};
+use super::proxied::Proxied;
 use super::slots::{APART, HEADER_BYTES, Header, PAYLOAD_TAG, Slots};
 use crate::error::{Error, Result};
 use crate::memory::Entry;
@@ -19,6 +20,8 @@ pub(crate) struct NetSend {
     window: Window,
     acquired: Option<usize>,
     line: Line,
+    /// With a profiler.
+    proxied: Option<Proxied>,
 }
 
 /// Slots that become messages. `completed ≤ sent ≤ posted ≤ completed + slots`; the slots of
@@ -66,7 +69,8 @@ impl NetSend {
         let requests = (0..shape.slots).map(|_| None).collect();
         let lent = (0..shape.slots).map(|_| None).collect();
         let window = Window { slots, requests, lent, header_sent: false, completed: 0, sent: 0, posted: 0 };
-        Ok(NetSend { state: State::Opening(opening), window, acquired: None, line })
+        let proxied = line.proxied(true);
+        Ok(NetSend { state: State::Opening(opening), window, acquired: None, line, proxied })
     }
 
     /// Whether user memory may be sent from where it is.
@@ -80,6 +84,7 @@ impl NetSend {
             return Err(Error::bug("expected a slot to be acquired, found none"));
         }
         self.window.lend(address, bytes, tag);
+        self.note_post(bytes);
         self.pump()
     }
 
@@ -115,10 +120,22 @@ impl NetSend {
         Ok(Link { comm, mr, _entry: entry })
     }
 
+    fn note_post(&mut self, bytes: usize) {
+        if let Some(proxied) = &mut self.proxied {
+            proxied.posted(self.window.posted - 1, bytes);
+        }
+    }
+
     /// Sends what is posted and reaps what is done.
     fn pump(&mut self) -> Result<()> {
         let State::Open(link) = &mut self.state else { return Ok(()) };
-        if let Err(error) = self.window.send_posted(link).and_then(|()| self.window.reap(link)) {
+        let sent = self.window.sent;
+        let pumped = self.window.send_posted(link).and_then(|()| self.window.reap(link));
+        if let Some(proxied) = &mut self.proxied {
+            proxied.given(sent, self.window.sent);
+            proxied.over(self.window.completed);
+        }
+        if let Err(error) = pumped {
             self.state = State::Broken(self.line.error(&error, "send to"));
         } else if self.window.completed < self.window.posted {
             self.line.nothing_yet(|at| link.comm.watch(at).unwrap_or(false));
@@ -268,6 +285,7 @@ impl EdgeSend for NetSend {
             )));
         }
         self.window.post(bytes, tag);
+        self.note_post(bytes);
         self.pump()
     }
 
