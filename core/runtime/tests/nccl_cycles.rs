@@ -7,6 +7,8 @@
 mod toys;
 
 use ccl::{Config, ReduceOp, local};
+// Calls functions of the plugins in `toys`.
+use libloading as _;
 use toys::{ask, toy};
 
 #[test]

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use ccl::transport::PathKind;
 use ccl::{Communicator, Config, Rank, ReduceOp, Result, local};
+// Calls functions of the plugins in `toys`.
+use libloading as _;
 use toys::{ask, toy};
 
 fn config(more: &[(&str, &str)]) -> Config {
