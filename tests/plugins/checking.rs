@@ -2,7 +2,7 @@
 //! communicator in the folder that `CHECK_FOLDER` names.
 //!
 //! `CHECK_REFUSE=N` refuses one event in N, by chance; `CHECK_SLOW_MS` takes its time over the first
-//! event; `CHECK_MASK=toggle` asks for collectives only after every second launch.
+//! event; `CHECK_MASK=toggle` asks for their calls only, at first and after every second launch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
@@ -54,7 +54,8 @@ impl Profiler for Checking {
             .ok_or_else(|| Error::invalid("expected CHECK_FOLDER to name a folder, found nothing"))?;
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
         let file = format!("{:016x}-{}-{}.txt", comm.id, comm.rank, comm.process);
-        mask.set(u64::MAX);
+        let toggles = std::env::var("CHECK_MASK").is_ok_and(|mask| mask == "toggle");
+        mask.set(if toggles { Kind::CollApi.bit() } else { u64::MAX });
         Ok(Checking {
             file: PathBuf::from(folder).join(file),
             comm: comm.clone(),
@@ -66,7 +67,7 @@ impl Profiler for Checking {
             refuse: number("CHECK_REFUSE"),
             refused: 0,
             slow: Duration::from_millis(number("CHECK_SLOW_MS")),
-            toggles: std::env::var("CHECK_MASK").is_ok_and(|mask| mask == "toggle"),
+            toggles,
             launches: 0,
             chance: comm.id | 1,
         })
@@ -205,7 +206,7 @@ impl Checking {
         if kind == Kind::GroupApi {
             self.launches += 1;
             if self.toggles {
-                let all = self.launches.is_multiple_of(2);
+                let all = !self.launches.is_multiple_of(2);
                 self.mask.set(if all { u64::MAX } else { Kind::CollApi.bit() });
             }
         }

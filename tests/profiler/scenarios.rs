@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ccl::{Communicator, Rank, ReduceOp, Request, local};
@@ -16,6 +17,7 @@ pub(crate) fn play() {
         "network" => local::run(2, |comm| network(&comm)).map(drop).unwrap(),
         "grouped" => local::run(4, |comm| grouped(&comm)).map(drop).unwrap(),
         "many" => local::run(1, |comm| many(&comm)).map(drop).unwrap(),
+        "toggled" => local::run(2, |comm| toggled(&comm)).map(drop).unwrap(),
         "aborted" => local::run(2, |comm| aborted(&comm)).map(drop).unwrap(),
         "progress" => local::run(2, |comm| progress(&comm)).map(drop).unwrap(),
         "killed" => killed(),
@@ -97,14 +99,27 @@ fn many(comm: &Communicator) -> ccl::Result<()> {
     (0..MANY).try_for_each(|_| comm.barrier())
 }
 
+/// Slow enough for a profiler to change its mind meanwhile.
+fn toggled(comm: &Communicator) -> ccl::Result<()> {
+    (0..100).try_for_each(|_| {
+        std::thread::sleep(Duration::from_millis(5));
+        comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum)
+    })
+}
+
 /// Rank 0 aborts while rank 1 waits for it.
 fn aborted(comm: &Communicator) -> ccl::Result<()> {
+    static CALLS: AtomicBool = AtomicBool::new(false);
     comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum)?;
     if comm.rank() == Rank(0) {
+        while !CALLS.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         std::thread::sleep(Duration::from_millis(300));
         comm.aborter().abort("the test says so");
         return Ok(());
     }
+    CALLS.store(true, Ordering::Release);
     assert!(comm.all_reduce_in_place(&mut vec![1.0f32; 100_000], ReduceOp::Sum).is_err());
     Ok(())
 }
