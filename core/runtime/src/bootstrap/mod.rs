@@ -29,7 +29,7 @@
 //!
 //! # Several roots
 //!
-//! With k ids, see [`join_several`], each root has the connections of n/k ranks: shares are contiguous, and the
+//! With k ids, see `join_several`, each root has the connections of n/k ranks: shares are contiguous, and the
 //! first n mod k of them have one rank more. One root, the *head*, does what the only root would. Each of the
 //! others is a *deputy*: it has one connection to the head, makes one message of what its ranks say at the same time,
 //! and passes on to them what it is told once. While ranks join, the head takes 3 messages from each deputy
@@ -210,7 +210,7 @@ pub fn fail(id: &UniqueId, rank: Rank, n: u32, reason: &str, settings: &Bootstra
     fail_several(std::slice::from_ref(id), rank, n, reason, settings)
 }
 
-/// As [`fail`], instead of [`join_several`].
+/// As [`fail`], instead of `join_several`.
 ///
 /// # Errors
 ///
