@@ -93,12 +93,13 @@ impl Flight {
         inner.groups.push(Group { place, board: Arc::downgrade(board) });
     }
 
-    /// Writes the file of a failure, if settings name one: once, what failed first. `messages` of `board` are under way.
+    /// Writes the file of a failure, if settings name one: once, and again where `messages` of `board` are under way.
     /// Blocks for the disk; another thread that writes it is waited for.
     pub(crate) fn failed(&self, board: &Arc<Board>, messages: &[Message]) {
         let Some(prefix) = &self.prefix else { return };
         let mut inner = self.lock();
-        if std::mem::replace(&mut inner.written, true) {
+        // The thread of an alarm may have come first, and knows no messages.
+        if std::mem::replace(&mut inner.written, true) && messages.is_empty() {
             return;
         }
         let path = self.path(prefix);
