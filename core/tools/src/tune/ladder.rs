@@ -33,13 +33,11 @@ pub(super) fn write(file: &Path, link: TunedLink, n: u32, cells: &[Cell]) -> Res
     fs::write(&beside, tuning.to_toml()).and_then(|()| fs::rename(&beside, file)).map_err(failed)
 }
 
-/// The rules: nothing for a collective whose choices are as good as any other, within what measurements can tell.
+/// The rules, for everything that was measured: a choice that is as good as any other is written down too, since the
+/// same file says what links cost, and by that the model might choose another.
 fn rules((reach, n): (Reach, u32), cells: &[Cell]) -> Vec<TunedRule> {
     let mut rules: Vec<TunedRule> = Vec::new();
     for of_one in cells.chunk_by(|a, b| a.collective == b.collective) {
-        if of_one.iter().all(|cell| better(cell).is_none()) {
-            continue;
-        }
         for (index, cell) in of_one.iter().enumerate() {
             let chosen = better(cell).unwrap_or(cell.chosen());
             let up_to_bytes = of_one.get(index + 1).map(|next| between(cell.bytes, next.bytes));
@@ -87,6 +85,7 @@ mod tests {
             algorithm,
             time_us,
             least_us: time_us,
+            ratio: time_us / times[0].1,
             predicted_us: 1.0,
             chunk_count: 1,
             carried: Carried::Slots,
@@ -106,7 +105,11 @@ mod tests {
         let rules = rules((Reach::Memory, 4), &cells);
         let short: Vec<_> = rules.iter().map(|r| (r.up_to_bytes, r.algorithm.as_str())).collect();
         assert_eq!(short, [(Some(64), "direct"), (None, "ring")]);
-        assert!(super::rules((Reach::Memory, 4), &cells[..2]).is_empty());
+        let even = super::rules((Reach::Memory, 4), &cells[..2]);
+        assert_eq!(
+            even.iter().map(|r| (r.up_to_bytes, r.algorithm.as_str())).collect::<Vec<_>>(),
+            [(None, "direct")]
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::text;
 /// then chooses.
 ///
 /// Starts ranks on this machine, or joins those of a launcher. Algorithms are timed in turn, in several rounds over all
-/// collectives and sizes, and compared by their lower quartiles; one that seems better than the choice must be so again.
+/// collectives and sizes, and each is compared with the choice round by round; one that seems better must be so again.
 /// Without --check the result goes to a file: by default the one in the user's cache, which every later job on this
 /// machine heeds.
 #[derive(Debug, clap::Args)]

@@ -34,6 +34,8 @@ pub(super) struct Entry {
     pub(super) time_us: f64,
     /// The least of them.
     pub(super) least_us: f64,
+    /// Times as long as the chosen algorithm's, by what was measured of both in turn.
+    pub(super) ratio: f64,
     pub(super) predicted_us: f64,
     /// Elements that a Move takes at a time.
     pub(super) chunk_count: usize,
@@ -49,13 +51,13 @@ impl Cell {
 
     /// The fastest.
     pub(super) fn best(&self) -> Entry {
-        let fastest = |best: Entry, entry: &Entry| if entry.time_us < best.time_us { *entry } else { best };
-        self.entries.iter().fold(self.chosen(), fastest)
+        let faster = |best: Entry, entry: &Entry| if entry.ratio < best.ratio { *entry } else { best };
+        self.entries.iter().fold(self.chosen(), faster)
     }
 
     /// How many times as long as the best the choice takes.
     pub(super) fn loss(&self) -> f64 {
-        self.chosen().time_us / self.best().time_us.max(1e-9)
+        1.0 / self.best().ratio
     }
 
     /// One line for each algorithm; `comm` is any explanation of the communicator.
@@ -72,6 +74,7 @@ impl Cell {
                 "carried": entry.carried.name(),
                 "time_us": entry.time_us,
                 "least_us": entry.least_us,
+                "ratio": entry.ratio,
                 "predicted_us": entry.predicted_us,
                 "chosen": entry.algorithm == self.chosen().algorithm,
             });
@@ -118,6 +121,7 @@ pub(super) fn run(comm: &Communicator, args: &Args, config: &Config) -> Result<V
                     algorithm,
                     time_us: 0.0,
                     least_us: 0.0,
+                    ratio: 1.0,
                     predicted_us: candidate.time_ns / 1e3,
                     chunk_count: does.chunk_count,
                     carried: does.carried,
@@ -182,29 +186,30 @@ impl Bench<'_> {
         Ok(&self.forced[&algorithm])
     }
 
-    /// Times all algorithms of all cells; then those that seem better than their cell's first against it a few times more,
-    /// each for itself and every time over new communicators: of many that are alike, one is the fastest by chance, or
-    /// because its memory lies well, and only by chance again.
+    /// Times all algorithms of all cells; then those that seem better than their cell's first against it more often, each
+    /// for itself and every time over new communicators: of many that are alike, one is the fastest by chance, or
+    /// because its memory lies well, and only by chance again. Who still seems better by much is looked at once more, and
+    /// only the last look counts.
     fn measure(&mut self, cells: &mut [Cell], rounds: u32) -> Result<()> {
         let all = |(cell, of): (usize, &Cell)| Contest::new(cell, (0..of.entries.len()).collect());
         let mut contests: Vec<Contest> = cells.iter().enumerate().map(all).collect();
         self.in_turn(cells, &mut contests, rounds)?;
-        let mut doubted = Vec::new();
-        for contest in contests {
+        for contest in &contests {
             let entries = &mut cells[contest.cell].entries;
-            for (entry, (time_us, least_us)) in entries.iter_mut().zip(contest.times()) {
-                (entry.time_us, entry.least_us) = (time_us, least_us);
+            for (index, entry) in entries.iter_mut().enumerate() {
+                (entry.time_us, entry.least_us) = contest.time(index);
+                entry.ratio = contest.ratio(index);
             }
-            let seem_better = (1..entries.len()).filter(|i| entries[*i].time_us * WORTH < entries[0].time_us);
-            doubted.extend(seem_better.map(|index| Contest::new(contest.cell, vec![0, index])));
         }
-        for _ in 0..CLOSER {
-            self.forced.clear();
-            self.in_turn(cells, &mut doubted, rounds)?;
-        }
-        for contest in doubted {
-            let (times, entries) = (contest.times(), &mut cells[contest.cell].entries);
-            entries[contest.entries[1]].time_us = entries[0].time_us * times[1].0 / times[0].0.max(1e-9);
+        for (worth, looks) in CLOSER {
+            let mut doubted = doubted(cells, worth);
+            for _ in 0..looks {
+                self.forced.clear();
+                self.in_turn(cells, &mut doubted, rounds)?;
+            }
+            for contest in doubted {
+                cells[contest.cell].entries[contest.entries[1]].ratio = contest.ratio(1);
+            }
         }
         Ok(())
     }
@@ -242,20 +247,35 @@ impl Contest {
         Contest { cell, samples: vec![Vec::new(); entries.len()], entries }
     }
 
-    /// The time of each one's calls and the least, in microseconds: the lower quartile of all rounds, since what disturbs
-    /// a round only ever makes it longer.
-    fn times(&self) -> Vec<(f64, f64)> {
-        let quartile_and_least = |times: &Vec<f64>| {
-            let mut times = times.clone();
-            times.sort_by(f64::total_cmp);
-            let at = |index: usize| times.get(index).copied().unwrap_or_default();
-            (at(times.len() / 4), at(0))
-        };
-        self.samples.iter().map(quartile_and_least).collect()
+    /// The time of one's calls and the least, in microseconds: the lower quartile of all rounds, since what disturbs a
+    /// round only ever makes it longer.
+    fn time(&self, index: usize) -> (f64, f64) {
+        let mut times = self.samples[index].clone();
+        times.sort_by(f64::total_cmp);
+        let at = |index: usize| times.get(index).copied().unwrap_or_default();
+        (at(times.len() / 4), at(0))
+    }
+
+    /// How many times as long as the first one's its calls take: the geometric mean of the middle half of the rounds'
+    /// ratios. What makes the machine slower for seconds hits both in a round; and where it does not make both slower
+    /// alike, the mean is of all its states.
+    fn ratio(&self, index: usize) -> f64 {
+        let pairs = self.samples[0].iter().zip(&self.samples[index]);
+        let mut logs: Vec<f64> = pairs.map(|(first, its)| (its / first).ln()).collect();
+        logs.sort_by(f64::total_cmp);
+        let middle = &logs[logs.len() / 4..logs.len() - logs.len() / 4];
+        (middle.iter().sum::<f64>() / middle.len().max(1) as f64).exp()
     }
 }
 
-/// How many times as many rounds two are compared by.
-const CLOSER: u32 = 3;
-/// How much better one must seem to be looked at more closely.
-const WORTH: f64 = 1.03;
+/// Those that seem so many times as fast as their cell's first, each against it.
+fn doubted(cells: &[Cell], worth: f64) -> Vec<Contest> {
+    let of_cell = |(cell, of): (usize, &Cell)| {
+        let seem_better = (1..of.entries.len()).filter(|index| of.entries[*index].ratio * worth < 1.0);
+        seem_better.map(move |index| Contest::new(cell, vec![0, index])).collect::<Vec<_>>()
+    };
+    cells.iter().enumerate().flat_map(of_cell).collect()
+}
+
+/// How much better than its cell's first one must seem to be looked at more closely, and by how many times the rounds.
+const CLOSER: [(f64, u32); 2] = [(1.03, 3), (1.1, 6)];
