@@ -182,11 +182,21 @@ impl Engine {
     /// from where it is.
     #[inline]
     fn begin<const WATCHED: bool>(&mut self, request: &mut Request<'_>, tries: u32) -> Result<Poll> {
-        let bound = self.check(request)?;
-        if self.failed.is_some() || request.blocks.is_some() || !self.may_go_ahead(&bound) {
+        if self.failed.is_some() || request.blocks.is_some() {
             return self.submit(request, None).map(|()| Poll::Progress);
         }
-        let decision = self.plans.decide(&bound, None, &mut self.fabric)?;
+        let (bound, decision) = match self.plans.recall(request) {
+            Some(found) => found,
+            None => {
+                let bound = self.check(request)?;
+                self.plans.decide(&bound, None, &mut self.fabric)?;
+                self.plans.remember(request, &bound);
+                (bound, self.plans.decide(&bound, None, &mut self.fabric)?)
+            }
+        };
+        if !may_go_ahead(&self.queue, &bound) {
+            return self.submit(request, None).map(|()| Poll::Progress);
+        }
         #[cfg(test)]
         note(decision);
         if !decision.straight || !straight::fits(&bound) {
@@ -223,17 +233,6 @@ impl Engine {
                 Err(self.fail(error))
             }
         }
-    }
-
-    /// Whether a call may begin although others are in the queue: messages pass all but those of
-    /// their own pair and direction.
-    #[inline]
-    fn may_go_ahead(&self, bound: &Bound) -> bool {
-        let passes = |queued: &Queued| {
-            let other = &queued.operation.bound;
-            is_message(other) && (other.collective, other.root) != (bound.collective, bound.root)
-        };
-        self.queue.is_empty() || is_message(bound) && self.queue.iter().all(passes)
     }
 
     /// Queues a request. The memory it borrows must stay valid until the operation is complete or
@@ -644,6 +643,17 @@ impl Numbers {
         board.enter_packed(self.sequence, decision.signature);
         (self.sequence, decision.tag.number(self.sequence))
     }
+}
+
+/// Whether a call may begin although others are in the queue: messages pass all but those of their own pair and
+/// direction.
+#[inline]
+fn may_go_ahead(queue: &VecDeque<Queued>, bound: &Bound) -> bool {
+    let passes = |queued: &Queued| {
+        let other = &queued.operation.bound;
+        is_message(other) && (other.collective, other.root) != (bound.collective, bound.root)
+    };
+    queue.is_empty() || is_message(bound) && queue.iter().all(passes)
 }
 
 /// How long a caller goes on waiting, and how.

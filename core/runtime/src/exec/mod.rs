@@ -6,6 +6,7 @@ mod lending;
 mod mapped;
 pub(crate) mod plans;
 pub mod reduce;
+mod short;
 pub(crate) mod step;
 mod straight;
 mod tape;

@@ -22,7 +22,7 @@ use super::user;
 use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
 use crate::observe::board::{Packed, Signature};
-use crate::request::Bound;
+use crate::request::{Bound, Fit, Request};
 use crate::transport::{Fabric, LONGEST_LENT_BYTES};
 
 /// One rank's plans.
@@ -45,8 +45,8 @@ pub(crate) struct Plans {
     mapped: bool,
 }
 
-/// A decision and what it was made for.
-type Recent = Option<(Key, Arc<Decision>)>;
+/// A decision and what it was made for; and, of a call that was checked, what it was like.
+type Recent = Option<(Key, Arc<Decision>, Option<Fit>)>;
 
 /// This rank's program, and what ranks must know of all programs of its plan.
 struct Known {
@@ -234,13 +234,37 @@ impl Plans {
             scalar_bits: bound.reduce.scalar().to_bits(),
         };
         let place = key.place(self.recent.len());
-        if self.recent[place].as_ref().is_none_or(|(found, _)| *found != key) {
+        if self.recent[place].as_ref().is_none_or(|(found, ..)| *found != key) {
             let decision = self.look_up(key, bound, tables.is_some(), fabric)?;
-            self.recent[place] = Some((key, decision));
+            self.recent[place] = Some((key, decision, None));
         }
         match &self.recent[place] {
-            Some((_, decision)) => Ok(decision),
+            Some((_, decision, _)) => Ok(decision),
             None => Err(Error::bug("a decision got lost")),
+        }
+    }
+
+    /// What was decided for a call that was found in order and was like this one in everything but where its buffers
+    /// are, and this one's part of it. Not of calls whose blocks differ.
+    #[inline]
+    pub(crate) fn recall(&self, request: &mut Request<'_>) -> Option<(Bound, &Arc<Decision>)> {
+        let key = Key::of(request);
+        match &self.recent[key.place(self.recent.len())] {
+            Some((found, decision, Some(fit))) if *found == key && request.blocks.is_none() => {
+                Some((request.bind_as(fit)?, decision))
+            }
+            _ => None,
+        }
+    }
+
+    /// Remembers that this call, for which there is a decision, is in order.
+    pub(crate) fn remember(&mut self, request: &Request<'_>, bound: &Bound) {
+        let key = Key::of(request);
+        let place = key.place(self.recent.len());
+        if let Some((found, _, fit)) = &mut self.recent[place]
+            && *found == key
+        {
+            *fit = Some(request.fit(bound));
         }
     }
 
@@ -479,6 +503,19 @@ impl Plans {
 }
 
 impl Key {
+    #[inline]
+    fn of(request: &Request<'_>) -> Key {
+        Key {
+            collective: request.collective,
+            dtype: request.dtype,
+            count: request.count,
+            root: request.root,
+            reduce_op: request.reduce.op(),
+            level: request.reduce.level(),
+            scalar_bits: request.reduce.scalar().to_bits(),
+        }
+    }
+
     /// Where of `places` (a power of two) a decision for this key is kept.
     #[inline]
     fn place(&self, places: usize) -> usize {

@@ -6,6 +6,7 @@
 
 use super::host::{RunState, Stop, stages_input};
 use super::lending::Lending;
+use super::short::{self, Taken};
 use super::step::{Bindings, LaneStep};
 use super::tape::{Handing, Kind, Tape};
 use crate::memory::scratch::Scratch;
@@ -45,6 +46,10 @@ pub(super) fn run(
     }
     let chunk_bytes = call.decision.chunk_count * call.bound.dtype.size_bytes();
     let lanes = call.decision.program.lanes.len();
+    if tape.is_plain() {
+        let cells = |lane| scratch.cells(lane * scratch_chunks, chunk_bytes);
+        return run_plain((call, tape), &mut at[..lanes], fabric, cells, tries);
+    }
     let mut filled = [None; MOST_STRAIGHT_LANES];
     loop {
         let (mut open, mut moved) = (0, false);
@@ -71,6 +76,43 @@ pub(super) fn run(
             }
         }
         if open == 0 {
+            return Ok(true);
+        }
+        if !moved {
+            if tries == 0 {
+                return Ok(false);
+            }
+            tries -= 1;
+            fabric.progress()?;
+        }
+    }
+}
+
+/// [`run`] for tapes of short steps, `cells` being where each lane's scratch starts.
+#[inline(always)]
+fn run_plain(
+    (call, tape): (Bindings<'_>, &Tape),
+    at: &mut [usize],
+    fabric: &mut Fabric,
+    mut cells: impl FnMut(usize) -> *mut u8,
+    mut tries: u32,
+) -> Result<bool, Stop> {
+    loop {
+        let (mut open, mut moved) = (false, false);
+        for (lane, at) in at.iter_mut().enumerate() {
+            let (entries, cells) = (tape.lane(lane), cells(lane));
+            while let Some(entry) = entries.get(*at) {
+                match short::take(call, entry, fabric, cells)? {
+                    Taken::Yes => (*at, moved) = (*at + 1, true),
+                    Taken::NotYet => {
+                        open = true;
+                        break;
+                    }
+                    Taken::Otherwise => return Ok(false),
+                }
+            }
+        }
+        if !open {
             return Ok(true);
         }
         if !moved {

@@ -22,6 +22,8 @@ pub(crate) struct Tape {
     entries: Box<[Entry]>,
     /// First entry of each lane, and the end.
     lanes: Box<[u32]>,
+    /// Whether short calls have a shorter way through all steps.
+    plain: bool,
 }
 
 /// One step with nothing left to evaluate.
@@ -33,6 +35,8 @@ pub(super) struct Entry {
     pub(super) handing: Handing,
     /// Whether it is what the entry before it in its lane has sent.
     pub(super) repeats: bool,
+    /// Whether short calls have a shorter way through it.
+    pub(super) form: Form,
     /// The program's instruction, for reports.
     pub(super) instruction: u32,
     /// Elements moved.
@@ -96,6 +100,25 @@ pub(super) enum Handing {
     Shared,
 }
 
+/// What a step is like, for those that short calls mostly consist of: one piece, copied.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// From one place to another.
+    Copy,
+    /// From one place to two.
+    Spread,
+    /// From two places, folded, to another.
+    Fold,
+    /// From two places, folded, to two.
+    FoldSpread,
+    /// An empty slot to a peer.
+    Signal,
+    /// An empty slot from one.
+    Wait,
+    /// Anything else.
+    General,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Move,
@@ -126,14 +149,42 @@ impl Entry {
         &self.inputs[..usize::from(self.input_len)]
     }
 
+    /// The first inputs, of which there are at least so many.
+    #[inline(always)]
+    pub(super) fn first_inputs<const N: usize>(&self) -> &[Spot; N] {
+        const { assert!(N <= 4) };
+        self.inputs.first_chunk().expect("there is room for four inputs")
+    }
+
     pub(super) fn outputs(&self) -> &[Spot] {
         &self.outputs[..usize::from(self.output_len)]
+    }
+
+    /// The first outputs, of which there are at least so many.
+    #[inline(always)]
+    pub(super) fn first_outputs<const N: usize>(&self) -> &[Spot; N] {
+        const { assert!(N <= 4) };
+        self.outputs.first_chunk().expect("there is room for four outputs")
     }
 
     /// Whether it only copies what this rank has.
     fn is_copy(&self) -> bool {
         let own = matches!(self.inputs(), [Spot::Send(_) | Spot::Recv(_) | Spot::Scratch(_)]);
         own && self.finish == Finish::NONE
+    }
+
+    fn form(&self) -> Form {
+        match (self.kind, self.inputs(), self.outputs()) {
+            (Kind::Signal, ..) => Form::Signal,
+            (Kind::Wait, ..) => Form::Wait,
+            (Kind::Barrier, ..) => Form::General,
+            _ if self.handing != Handing::Copied || self.pieces.number != 1 => Form::General,
+            (_, [_], [_]) => Form::Copy,
+            (_, [_], [_, _]) => Form::Spread,
+            (_, [_, _], [_]) => Form::Fold,
+            (_, [_, _], [_, _]) => Form::FoldSpread,
+            _ => Form::General,
+        }
     }
 
     /// What it sends, if others may be told of it later.
@@ -147,6 +198,7 @@ impl Entry {
             finish: Finish::NONE,
             handing: Handing::Copied,
             repeats: false,
+            form: Form::General,
             instruction,
             count: 0,
             bytes: 0,
@@ -163,6 +215,12 @@ impl Tape {
     /// The entries of a lane.
     pub(super) fn lane(&self, lane: usize) -> &[Entry] {
         &self.entries[self.lanes[lane] as usize..self.lanes[lane + 1] as usize]
+    }
+
+    /// Whether all its entries are of forms that short calls have a shorter way through.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.plain
     }
 
     /// What all lanes of all channels do, if that is at most [`LONGEST`] steps. Makes the edges.
@@ -192,7 +250,9 @@ impl Tape {
                 lanes.push(entries.len() as u32);
             }
         }
-        Ok(Some(Tape { entries: entries.into(), lanes: lanes.into() }))
+        let few = |entry: &Entry| entry.form != Form::General && entry.bytes <= fabric.short_bytes();
+        let plain = entries.iter().all(few);
+        Ok(Some(Tape { entries: entries.into(), lanes: lanes.into(), plain }))
     }
 }
 
@@ -254,11 +314,13 @@ impl Resolve {
             Action::Signal(site) => {
                 let mut entry = Entry::bare(Kind::Signal, instruction);
                 (entry.outputs[0], entry.output_len) = (self.output(*site, fabric)?, 1);
+                entry.form = entry.form();
                 entry
             }
             Action::Wait(site) => {
                 let mut entry = Entry::bare(Kind::Wait, instruction);
                 (entry.inputs[0], entry.input_len) = (self.input(*site, fabric)?, 1);
+                entry.form = entry.form();
                 entry
             }
             Action::Barrier => Entry::bare(Kind::Barrier, instruction),
@@ -294,6 +356,7 @@ impl Resolve {
         } else if self.shares(&entry, fabric) {
             entry.handing = Handing::Shared;
         }
+        entry.form = entry.form();
         Ok(entry)
     }
 

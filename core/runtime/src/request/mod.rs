@@ -86,6 +86,18 @@ pub(crate) struct Bound {
     pub(crate) in_place: bool,
 }
 
+/// What a request in order was like that depends neither on what is to be done nor on where its buffers are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fit {
+    send_bytes: usize,
+    /// Of the receive buffer, or of the only one.
+    recv_bytes: usize,
+    in_place: bool,
+    /// Where in an in-place buffer this rank's own part starts.
+    send_offset: usize,
+    recv_offset: usize,
+}
+
 /// Refuses a root or peer that is no rank.
 pub(crate) fn check_root(collective: Collective, root: Rank, n: u32) -> Result<()> {
     let named = collective.rooted() || matches!(collective, Collective::Send | Collective::Recv);
@@ -131,6 +143,54 @@ impl Request<'_> {
             send,
             recv,
             in_place,
+        })
+    }
+
+    /// What this request, which was bound so, was like.
+    pub(crate) fn fit(&self, bound: &Bound) -> Fit {
+        match &self.buffers {
+            Buffers::Separate { send, recv } => Fit {
+                send_bytes: send.len(),
+                recv_bytes: recv.len(),
+                in_place: false,
+                send_offset: 0,
+                recv_offset: 0,
+            },
+            Buffers::InPlace(buffer) => Fit {
+                send_bytes: 0,
+                recv_bytes: buffer.len(),
+                in_place: true,
+                send_offset: bound.send.addr() - buffer.as_ptr().addr(),
+                recv_offset: bound.recv.addr() - buffer.as_ptr().addr(),
+            },
+        }
+    }
+
+    /// [`Request::bind`] of a request that is to do the same as one that was like this: nothing is left to check but
+    /// that its buffers are as long. `None` if they are not.
+    #[inline]
+    pub(crate) fn bind_as(&mut self, fit: &Fit) -> Option<Bound> {
+        let (send, recv) = match &mut self.buffers {
+            Buffers::Separate { send, recv } => {
+                let same = !fit.in_place && send.len() == fit.send_bytes && recv.len() == fit.recv_bytes;
+                same.then(|| (send.as_ptr(), recv.as_mut_ptr()))?
+            }
+            Buffers::InPlace(buffer) => {
+                let base = buffer.as_mut_ptr();
+                let parts =
+                    (base.wrapping_add(fit.send_offset).cast_const(), base.wrapping_add(fit.recv_offset));
+                (fit.in_place && buffer.len() == fit.recv_bytes).then_some(parts)?
+            }
+        };
+        Some(Bound {
+            collective: self.collective,
+            dtype: self.dtype,
+            reduce: self.reduce,
+            count: self.count,
+            root: self.root,
+            send,
+            recv,
+            in_place: fit.in_place,
         })
     }
 

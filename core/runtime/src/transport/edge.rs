@@ -44,6 +44,16 @@ pub struct Slot {
     pub lent: bool,
 }
 
+/// What came of asking an edge for something short.
+pub(crate) enum Quick {
+    /// Where the payload is, or goes.
+    At(NonNull<u8>),
+    /// The other side has not done its part.
+    NotYet,
+    /// The long way finds out what it is.
+    Otherwise,
+}
+
 /// How an edge carries what is lent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lends {
@@ -100,6 +110,27 @@ impl SendEdge {
             SendKind::Memory(edge) => edge.post(bytes, tag),
             SendKind::Net(edge) => edge.post(bytes, tag),
             SendKind::Wrapped(edge) => edge.post(bytes, tag),
+        }
+    }
+
+    /// [`SendEdge::acquire`] with fewer instructions where a payload goes in or beside a line of memory.
+    #[inline(always)]
+    pub(crate) fn acquire_short(&mut self, bytes: usize) -> Result<Quick> {
+        match &mut self.0 {
+            SendKind::Memory(edge) => Ok(edge.acquire_short(bytes)),
+            _ => Ok(self.acquire(bytes)?.map_or(Quick::NotYet, Quick::At)),
+        }
+    }
+
+    /// [`SendEdge::post`] of all the bytes for which [`SendEdge::acquire_short`] has just told where they go.
+    #[inline(always)]
+    pub(crate) fn post_short(&mut self, bytes: usize, tag: u32) -> Result<()> {
+        match &mut self.0 {
+            SendKind::Memory(edge) => {
+                edge.post_short(bytes, tag);
+                Ok(())
+            }
+            _ => self.post(bytes, tag),
         }
     }
 
@@ -213,6 +244,20 @@ impl ReceiveEdge {
         }
     }
 
+    /// [`ReceiveEdge::peek`] for a payload of so many bytes with this tag that was not lent; anything else is
+    /// [`Quick::Otherwise`]. Fewer instructions where it is in or beside a line of memory.
+    #[inline(always)]
+    pub(crate) fn expect_short(&mut self, bytes: usize, tag: u32) -> Result<Quick> {
+        match &mut self.0 {
+            ReceiveKind::Memory(edge) => Ok(edge.expect_short(bytes, tag)),
+            _ => Ok(match self.peek()? {
+                None => Quick::NotYet,
+                Some(slot) if slot.tag == tag && slot.bytes == bytes && !slot.lent => Quick::At(slot.data),
+                Some(_) => Quick::Otherwise,
+            }),
+        }
+    }
+
     /// Copies all of a lent slot to `to`; whether it is there. Ask again, with the same address, until
     /// it is.
     ///
@@ -266,7 +311,7 @@ impl ReceiveEdge {
     /// Gives the peeked slot back to the producer. Never blocks.
     ///
     /// Errors: nothing peeked, a broken connection.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self) -> Result<()> {
         match &mut self.0 {
             ReceiveKind::Memory(edge) => edge.release(),

@@ -38,8 +38,8 @@ mod trace;
 pub mod waiting;
 
 pub use copy::Message;
-pub(crate) use edge::Lends;
 pub use edge::{EdgeKey, ReceiveEdge, SendEdge, Slot};
+pub(crate) use edge::{Lends, Quick};
 pub(crate) use fabric::Networking;
 pub use fabric::{EdgeIndex, Fabric};
 pub use fault::{FaultKind, FaultRule};

@@ -18,7 +18,7 @@ use super::ring::{Consumer, Producer};
 use super::slots::{Location, Reader, Slots};
 use crate::error::{Error, Result};
 use crate::memory::PeerMemory;
-use crate::transport::Slot;
+use crate::transport::{Quick, Slot};
 
 /// The regions of all ranks of a host, by place.
 pub(crate) type Regions = Arc<[Arc<Region>]>;
@@ -115,7 +115,30 @@ impl MemorySend {
         Ok(())
     }
 
-    #[inline]
+    /// See [`crate::transport::SendEdge::acquire_short`].
+    #[inline(always)]
+    pub(crate) fn acquire_short(&mut self, bytes: usize) -> Quick {
+        if bytes > self.place.short_bytes {
+            return Quick::Otherwise;
+        }
+        // SAFETY: the head line lies in `receiver`'s mapping and is only used as an atomic.
+        let head = unsafe { self.place.head.as_ref() };
+        if !self.producer.free(&head.head) {
+            return Quick::NotYet;
+        }
+        let line = self.producer.line();
+        Quick::At(if bytes <= INLINE_BYTES { self.place.in_line(line) } else { self.place.short(line) })
+    }
+
+    /// See [`crate::transport::SendEdge::post_short`].
+    #[inline(always)]
+    pub(crate) fn post_short(&mut self, bytes: usize, tag: u32) {
+        let kind = if bytes <= INLINE_BYTES { IN_LINE } else { SHORT };
+        self.acquired = NOTHING;
+        self.publish(bytes as u32 | kind, tag);
+    }
+
+    #[inline(always)]
     fn publish(&mut self, marks: u32, tag: u32) {
         // SAFETY: the head line lies in `receiver`'s mapping and is only used as an atomic.
         let head = unsafe { self.place.head.as_ref() };
@@ -227,6 +250,25 @@ impl MemoryReceive {
         Ok(Some(Slot { data, bytes, tag, lent: false }))
     }
 
+    /// See [`crate::transport::ReceiveEdge::expect_short`].
+    #[inline(always)]
+    pub(crate) fn expect_short(&mut self, bytes: usize, tag: u32) -> Quick {
+        let index = self.consumer.line();
+        let line = self.place.line(index);
+        if !self.consumer.ready(&line.sequence) {
+            return Quick::NotYet;
+        }
+        let in_line = bytes <= INLINE_BYTES;
+        let kind = if in_line { IN_LINE } else { SHORT };
+        // Relaxed: ordered by the acquire load of the sequence word.
+        let (marks, found) = (line.marks.load(Ordering::Relaxed), line.tag.load(Ordering::Relaxed));
+        if marks & !TURNS != bytes as u32 | kind || found != tag || bytes > self.place.short_bytes {
+            return Quick::Otherwise;
+        }
+        self.marks = marks;
+        Quick::At(if in_line { self.place.in_line(index) } else { self.place.short(index) })
+    }
+
     /// The slot of this edge that a line speaks of.
     fn own_slot(&self, line: usize) -> Result<NonNull<u8>> {
         let [slot, _] = self.said(line);
@@ -269,7 +311,7 @@ impl MemoryReceive {
     }
 
     /// See [`crate::transport::ReceiveEdge::release`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&mut self) -> Result<()> {
         let marks = std::mem::take(&mut self.marks);
         if marks & (IN_LINE | SHORT | LENT) == LENT && self.sender.withdrawn() {

@@ -27,8 +27,10 @@ pub(super) struct Producer {
     /// Messages below this one are known to be released; a cache of head.
     released: u64,
     lines: Uses,
-    /// Lines of the shortest round.
+    /// Lines of the shortest round,
     round: usize,
+    /// and those up to the end of the one that the line to fill next belongs to.
+    to_end: usize,
     /// Ends of short rounds to pass by, since the consumer was too far behind of late.
     behind: u32,
 }
@@ -54,7 +56,7 @@ pub(super) struct Consumer {
 impl Producer {
     /// Over `lines` lines, of which at least `round` are used.
     pub(super) fn new(lines: usize, round: usize) -> Producer {
-        Producer { next: 0, released: 0, lines: Uses::new(lines), round, behind: 0 }
+        Producer { next: 0, released: 0, lines: Uses::new(lines), round, to_end: round, behind: 0 }
     }
 
     /// Whether the line to fill next is free.
@@ -80,11 +82,10 @@ impl Producer {
     /// Whether the message after the one about to be published goes to line 0; the line has to say so.
     #[inline]
     pub(super) fn turns(&mut self, head: &impl Word) -> bool {
-        let after = self.lines.at + 1;
-        if after == self.lines.last.len() {
+        if self.lines.at + 1 == self.lines.last.len() {
             return true;
         }
-        if !after.is_multiple_of(self.round) {
+        if self.to_end > 1 {
             return false;
         }
         if self.behind > 0 {
@@ -101,6 +102,7 @@ impl Producer {
         self.next += 1;
         self.lines.last[self.lines.at] = self.next;
         self.lines.at = if turns { 0 } else { self.lines.at + 1 };
+        self.to_end = if turns || self.to_end == 1 { self.round } else { self.to_end - 1 };
         // Release pairs with the load in `Consumer::ready`: payload and tag are written before.
         sequence.store(self.next, Ordering::Release);
     }
