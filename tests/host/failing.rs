@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use ccl::{Communicator, Config, Fault, Rank, ReduceOp, Result, UniqueId, local};
+use ccl::{Communicator, Config, Fault, Rank, ReduceOp, Request, Result, UniqueId, local};
 use ccl_tests::Stolen;
 
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -184,6 +184,41 @@ fn usage_errors_leave_the_communicator_whole() {
         let error = comm.broadcast(&mut [0u8; 3], Rank(2)).unwrap_err();
         assert!(error.to_string().contains("below 2"), "{error}");
         comm.all_reduce(&[1f32; 4], &mut [0f32; 4], ReduceOp::Sum)
+    })
+    .unwrap();
+}
+
+#[test]
+fn calls_like_earlier_ones_are_held_to_the_same() {
+    local::run(2, |comm| {
+        let (mine, other) = (comm.rank().0 as f32, 1.0 - comm.rank().0 as f32);
+        for round in 0..3 {
+            let mut sum = [0f32; 4];
+            comm.all_reduce(&[mine; 4], &mut sum, ReduceOp::Sum)?;
+            assert_eq!(sum, [1.0; 4]);
+            for short in [(4, 3), (3, 4), (0, 4), (4, 0)] {
+                let mut recv = vec![0f32; short.1];
+                let error = comm.all_reduce(&vec![mine; short.0], &mut recv, ReduceOp::Sum).unwrap_err();
+                assert_eq!(error.fault(), &Fault::Usage, "{short:?}: {error}");
+            }
+            // The same call by all but its buffers: longer ones, one for both, and apart again.
+            let mut long = [7f32; 6];
+            let send = [mine; 4];
+            comm.run(Request { count: 4, ..Request::all_reduce(&send, &mut long, ReduceOp::Sum) })?;
+            assert_eq!(long, [1.0, 1.0, 1.0, 1.0, 7.0, 7.0]);
+            let mut both = [mine; 4];
+            comm.all_reduce_in_place(&mut both, ReduceOp::Sum)?;
+            assert_eq!(both, [1.0; 4]);
+            let mut blocks = [9f32; 2];
+            let expected = if mine == 0.0 { [mine, other] } else { [other, mine] };
+            comm.all_gather(&[mine], &mut blocks)?;
+            assert_eq!(blocks, expected, "round {round}");
+            let mut blocks = [9f32; 2];
+            blocks[comm.rank().0 as usize] = mine;
+            comm.all_gather_in_place(&mut blocks)?;
+            assert_eq!(blocks, expected, "in place, round {round}");
+        }
+        Ok(())
     })
     .unwrap();
 }
