@@ -37,6 +37,7 @@ pub mod profiler;
 mod search;
 
 pub use error::{Detail, NetError};
+pub use library::exported;
 pub use log::{LogFn, LogLine};
 pub use net::{
     Connecting, Handle, Listener, MemoryKind, Mr, NetContext, NetPlugin, Properties, RecvBuffer, RecvComm,
