@@ -27,6 +27,7 @@
 //! before the first call, and a Rust plugin's layout as well.
 
 mod check;
+pub mod env;
 mod error;
 mod fault;
 mod library;
@@ -36,6 +37,7 @@ pub mod net;
 pub mod profiler;
 mod search;
 
+pub use env::EnvPlugin;
 pub use error::{Detail, NetError};
 pub use library::exported;
 pub use log::{LogFn, LogLine};

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::c::{CclEnvV1, InitEnv};
 use super::traits::Env;
-use crate::c::CclHostV1;
+use crate::c::{CclHostV1, LOG_ERROR};
 use crate::error::{Error, Result};
 use crate::forward;
 use crate::guard::guard;
@@ -92,7 +92,10 @@ impl<E: Env> Entries<E> {
         let code = guard(Self::at("init"), || {
             // SAFETY: the contract of the entries.
             let release = unsafe { text(release) }.ok_or_else(|| Error::invalid("expected a release"))?;
-            let env = make(release)?;
+            // The contract has no way for words but the log.
+            let env = make(release).inspect_err(|error| {
+                forward::log_line(LOG_ERROR, None, 0, error.message());
+            })?;
             let (sound, answers) = (AtomicBool::new(true), Mutex::default());
             let context: Ptr = Box::into_raw(Box::new(Context { env, sound, answers })).cast();
             // SAFETY: the host's table is valid until `finalize`, where we leave.
