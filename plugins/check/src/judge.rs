@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::breach::{Outcome, Stop, skip};
-use crate::clauses::net;
+use crate::clauses::{env, net};
 use crate::pulse::Pulse;
 use crate::{Clause, Verdict};
 
@@ -26,12 +26,14 @@ pub struct Subject {
 #[derive(Clone)]
 enum Plugin {
     Net(net::Net),
+    Env(env::Env),
 }
 
 /// How clauses of some kind are run; what was looked at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Run {
     Net(fn(&net::Stage) -> Outcome<String>),
+    Env(fn(&env::Stage) -> Outcome<String>),
 }
 
 /// Loads a plugin; what is wrong with its table if it cannot be had.
@@ -43,12 +45,18 @@ impl From<net::Net> for Subject {
     }
 }
 
+impl From<env::Env> for Subject {
+    fn from(env: env::Env) -> Subject {
+        Subject { plugin: Plugin::Env(env), patience: PATIENCE }
+    }
+}
+
 impl Plugin {
     /// Loads the plugin and holds it to a clause; why it cannot be loaded.
     fn play(&self, run: Run, pulse: &Arc<Pulse>) -> Result<Outcome<String>, String> {
         Ok(match (self, run) {
             (Plugin::Net(net), Run::Net(run)) => run(&net.stage(pulse)?),
-            #[allow(unreachable_patterns, reason = "there may be one kind only")]
+            (Plugin::Env(env), Run::Env(run)) => run(&env.stage(pulse)?),
             _ => skip("is a clause of another kind of plugins"),
         })
     }
