@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 
 use ccl_plugin::c::{self, CclHostV1};
 
@@ -17,10 +18,19 @@ pub(crate) fn host() -> Box<CclHostV1> {
     })
 }
 
+/// The last error or warning that was logged, by whatever is checked in this process.
+pub(crate) fn last_line() -> Option<String> {
+    LAST.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
 unsafe extern "C" fn log(_: *mut c_void, level: i32, _: *const c_char, _: u32, message: *const c_char) {
     if level <= c::LOG_WARN && !message.is_null() {
         // SAFETY: the contract asks for a NUL-terminated string that lives through the call.
         let message = unsafe { CStr::from_ptr(message) };
-        eprintln!("{}", message.to_string_lossy());
+        let message = message.to_string_lossy();
+        eprintln!("{message}");
+        *LAST.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.into_owned());
     }
 }
+
+static LAST: Mutex<Option<String>> = Mutex::new(None);

@@ -8,7 +8,7 @@ use ccl_plugin::CclHostV1;
 use ccl_plugin_host::env::EnvTable;
 
 use crate::breach::{Failed, Outcome, Stop, breach};
-use crate::host::host;
+use crate::host::{host, last_line};
 use crate::pulse::Pulse;
 
 /// A plugin with its context; finalised when dropped.
@@ -37,7 +37,9 @@ impl Source {
         let host = host();
         // SAFETY: the host's table lives until `finalize`; a clause has one context at a time, in its own process.
         let made = pulse.during("init", || unsafe { table.init(&raw const *host, "0.1.0") });
-        let context = made.map_err(|(code, message)| {
+        let context = made.map_err(|(code, words)| {
+            let said = last_line().map(|line| format!("; its log: {line}")).unwrap_or_default();
+            let message = format!("{words}{said}");
             Stop::from(Failed { call: "init", code, told: code, message, ..Failed::default() })
         })?;
         Ok(Source { table, context, pulse: Arc::clone(pulse), _host: host })
