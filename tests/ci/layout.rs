@@ -51,7 +51,8 @@ pub(crate) const CRATES: &[Crate] = &[
     // 1,500 before profilers.
     boundary("ccl-plugin", "plugins/abi", 2_000, &[]),
     boundary("ccl-plugin-check", "plugins/check", 2_000, &["ccl-plugin", "ccl-plugin-host"]),
-    boundary("ccl-plugin-host", "plugins/host", 1_500, &["ccl-plugin", "ccl-plugin-nccl"]),
+    // 1,500 before env plugins.
+    boundary("ccl-plugin-host", "plugins/host", 1_700, &["ccl-plugin", "ccl-plugin-nccl"]),
     boundary("ccl-plugin-nccl", "plugins/nccl", 2_000, &["ccl-plugin"]),
     Crate {
         name: "ccl-net-socket",
