@@ -11,8 +11,8 @@ mod calls;
 mod comm;
 mod context;
 mod device;
-mod layout;
-mod logger;
+pub(crate) mod layout;
+pub(crate) mod logger;
 mod plugin;
 
 use std::ops::RangeInclusive;
