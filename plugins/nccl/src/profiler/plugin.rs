@@ -112,9 +112,9 @@ impl Plugin {
             // SAFETY: a table that was read; the mask lives as long as the process, as all plugins do.
             unsafe { self.calls.init(&mut context, self.mask.as_ptr(), &about, self.slot.logger()) }
         };
-        self.outcome("init", result)?;
+        self.outcome("init", result).inspect_err(|error| self.warn(error.message()))?;
         if context.is_null() {
-            tracing::warn!(target: "ccl::plugin", plugin = self.name, "init gave no context: it hears nothing");
+            self.warn("init gave no context: it hears nothing");
         }
         Ok(context)
     }
@@ -124,8 +124,12 @@ impl Plugin {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the caller's, who does not use it again.
         if let Err(error) = self.outcome("finalize", unsafe { self.calls.finalize(context) }) {
-            tracing::warn!(target: "ccl::plugin", plugin = self.name, "{}", error.message());
+            self.warn(error.message());
         }
+    }
+
+    fn warn(&self, words: &str) {
+        tracing::warn!(target: "ccl::plugin", plugin = self.name, "{words}");
     }
 
     fn outcome(&self, call: &str, result: c_int) -> Result<()> {

@@ -8,8 +8,11 @@ use super::layout::StateArgs;
 
 /// What is recorded for a state, in order: each with its arguments, if it has any.
 pub(crate) fn states(version: u32, state: &State) -> impl Iterator<Item = (c_int, Option<StateArgs>)> {
-    let bytes = StateArgs { trans_size: if version < 4 { 0 } else { state.bytes as usize } };
     let zeros = StateArgs { zeros: [0; 2] };
+    // Over zeros, since versions 1 to 3 have a second number.
+    let (mut bytes, mut appended) = (zeros, zeros);
+    bytes.trans_size = if version < 4 { 0 } else { state.bytes as usize };
+    appended.appended_proxy_ops = c_int::try_from(state.count).unwrap_or(c_int::MAX);
     let own = state.kind as c_int;
     let (first, second) = match state.kind {
         // The place was there all along.
@@ -18,10 +21,7 @@ pub(crate) fn states(version: u32, state: &State) -> impl Iterator<Item = (c_int
         // Nothing is flushed on the way to host memory.
         StateKind::RecvDone => (Some((RECV_FLUSH_WAIT, Some(bytes))), Some((own, Some(bytes)))),
         StateKind::SendWait | StateKind::RecvWait => (Some((own, Some(bytes))), None),
-        StateKind::CtrlAppendEnd => {
-            let count = c_int::try_from(state.count).unwrap_or(c_int::MAX);
-            (Some((own, Some(StateArgs { appended_proxy_ops: count }))), None)
-        }
+        StateKind::CtrlAppendEnd => (Some((own, Some(appended))), None),
         StateKind::ProxyOpProgress if version < 4 => (None, None),
         StateKind::GroupStartStop | StateKind::GroupEndStart if version < 5 => (None, None),
         StateKind::GroupStartStop | StateKind::GroupEndStart => (Some((own, None)), None),
