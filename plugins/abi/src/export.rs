@@ -6,6 +6,8 @@ use abi_stable::prefix_type::PrefixTypeTrait;
 use abi_stable::sabi_types::VersionStrings;
 
 use crate::c::{CclNetV1, CclNetV1Ref};
+use crate::env::Env;
+use crate::env::c::{CclEnvV1, CclEnvV1Ref};
 use crate::net::Net;
 use crate::profiler::Profiler;
 use crate::profiler::c::{CclProfilerV1, CclProfilerV1Ref};
@@ -71,6 +73,36 @@ macro_rules! export_profiler {
     };
 }
 
+/// Exports an [`Env`] as a plugin: the table `cclEnv_v1`, and an `abi_stable` root module by which the host checks that
+/// both sides were compiled with the same layout.
+///
+/// Write it once, in the root of a crate whose only crate type is `cdylib`, which exports nothing else.
+#[macro_export]
+macro_rules! export_env {
+    ($env:ty) => {
+        /// The table of this source of settings.
+        #[allow(non_upper_case_globals)]
+        #[unsafe(no_mangle)]
+        pub static cclEnv_v1: $crate::env::c::CclEnvV1 = $crate::__exported_env::<$env>();
+
+        #[doc(hidden)]
+        #[allow(non_upper_case_globals)]
+        #[unsafe(no_mangle)]
+        pub static _1as_0lib_1header_0root_bmodule_bloader: $crate::abi_stable::library::LibHeader = {
+            extern "C" fn module() -> $crate::abi_stable::library::RootModuleResult {
+                $crate::abi_stable::library::__call_root_module_loader($crate::__env_module::<$env>)
+            }
+            // SAFETY: `module` returns the root module type named here.
+            unsafe {
+                $crate::abi_stable::library::LibHeader::from_constructor::<$crate::__EnvModule>(
+                    module,
+                    $crate::abi_stable::library::CheckTypeLayout::Yes,
+                )
+            }
+        };
+    };
+}
+
 #[doc(hidden)]
 pub const fn __exported_table<N: Net>() -> CclNetV1 {
     crate::net::exported_table::<N>()
@@ -105,6 +137,25 @@ impl RootModule for CclProfilerV1Ref {
     declare_root_module_statics! {CclProfilerV1Ref}
     const BASE_NAME: &'static str = "ccl_profiler";
     const NAME: &'static str = "ccl_profiler";
+    // The contract's version, as for networks.
+    const VERSION_STRINGS: VersionStrings = VersionStrings::new("1.0.0");
+}
+
+#[doc(hidden)]
+pub const fn __exported_env<E: Env>() -> CclEnvV1 {
+    crate::env::exported_table::<E>()
+}
+
+#[doc(hidden)]
+pub fn __env_module<E: Env>() -> CclEnvV1Ref {
+    // Once per library, as in `__root_module`.
+    crate::env::exported_table::<E>().leak_into_prefix()
+}
+
+impl RootModule for CclEnvV1Ref {
+    declare_root_module_statics! {CclEnvV1Ref}
+    const BASE_NAME: &'static str = "ccl_env";
+    const NAME: &'static str = "ccl_env";
     // The contract's version, as for networks.
     const VERSION_STRINGS: VersionStrings = VersionStrings::new("1.0.0");
 }

@@ -55,6 +55,9 @@
 //! A profiler is a [`Profiler`], exported with [`export_profiler!`] as `cclProfiler_v1`; its header is
 //! `plugins/include/ccl_profiler.h`.
 //!
+//! A source of settings is an [`Env`], exported with [`export_env!`] as `cclEnv_v1`; its header is
+//! `plugins/include/ccl_env.h`.
+//!
 //! What this crate does not do: load anything (that is `ccl-plugin-host`), or know about plans,
 //! ranks or devices' programs. No type of CUDA appears; device memory is an address with a kind.
 
@@ -63,6 +66,7 @@ pub use abi_stable;
 
 pub mod c;
 mod code;
+pub mod env;
 mod error;
 mod export;
 mod forward;
@@ -75,9 +79,14 @@ mod settings;
 pub use c::CclNetV1Ref as __NetModule;
 pub use c::{CclErrorV1, CclHostV1, CclMemoryV1, CclNetPropertiesV1, CclNetV1, CclSettingV1};
 pub use code::Code;
+pub use env::Env;
+#[doc(hidden)]
+pub use env::c::CclEnvV1Ref as __EnvModule;
 pub use error::{Error, Result};
 #[doc(hidden)]
-pub use export::{__exported_profiler, __exported_table, __profiler_module, __root_module};
+pub use export::{
+    __env_module, __exported_env, __exported_profiler, __exported_table, __profiler_module, __root_module,
+};
 pub use net::Net;
 pub use profiler::Profiler;
 #[doc(hidden)]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ccl_plugin::c::*;
+use ccl_plugin::env::c::*;
 use ccl_plugin::profiler::c::*;
 use ccl_plugin::profiler::{Kind, StateKind};
 use ccl_plugin::{CclErrorV1, CclHostV1, CclMemoryV1, CclNetPropertiesV1, CclNetV1, CclSettingV1, Code};
@@ -112,6 +113,29 @@ fn profiler_assertions() -> String {
     source
 }
 
+/// The same of the header of env plugins.
+fn env_assertions() -> String {
+    let mut source =
+        String::from("#include <stddef.h>\n#include \"ccl_profiler.h\"\n#include \"ccl_env.h\"\n");
+    let mut equal = |left: String, right: usize| {
+        writeln!(source, "ASSERT({left} == {right}, \"{left} is {right} in Rust\");").unwrap();
+    };
+    equal("sizeof(cclHost_v1_t)".to_string(), size_of::<CclHostV1>());
+    equal("sizeof(cclEnv_v1_t)".to_string(), size_of::<CclEnvV1>());
+    for (field, offset) in [
+        ("size", offset_of!(CclEnvV1, size)),
+        ("version", offset_of!(CclEnvV1, version)),
+        ("name", offset_of!(CclEnvV1, name)),
+        ("init", offset_of!(CclEnvV1, init)),
+        ("getEnv", offset_of!(CclEnvV1, get_env)),
+        ("finalize", offset_of!(CclEnvV1, finalize)),
+    ] {
+        equal(format!("offsetof(cclEnv_v1_t, {field})"), offset);
+    }
+    equal("CCL_ENV_VERSION".to_string(), ENV_VERSION as usize);
+    source
+}
+
 /// `ProxyOp` as the header spells it: `PROXY_OP`.
 fn upper(name: &str) -> String {
     let breaks = name.char_indices().flat_map(|(at, letter)| {
@@ -152,6 +176,13 @@ fn the_profiler_header_is_the_rust_types() {
     let source = profiler_assertions();
     compile("cc", "-std=c11", "_Static_assert", "profiler.c", &source).unwrap();
     compile("c++", "-std=c++11", "static_assert", "profiler.cc", &source).unwrap();
+}
+
+#[test]
+fn the_header_of_env_plugins_is_the_rust_types() {
+    let source = env_assertions();
+    compile("cc", "-std=c11", "_Static_assert", "env.c", &source).unwrap();
+    compile("c++", "-std=c++11", "static_assert", "env.cc", &source).unwrap();
 }
 
 #[test]

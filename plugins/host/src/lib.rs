@@ -27,6 +27,7 @@
 //! before the first call, and a Rust plugin's layout as well.
 
 mod check;
+pub mod env;
 mod error;
 mod fault;
 mod library;
@@ -36,7 +37,9 @@ pub mod net;
 pub mod profiler;
 mod search;
 
+pub use env::EnvPlugin;
 pub use error::{Detail, NetError};
+pub use library::exported;
 pub use log::{LogFn, LogLine};
 pub use net::{
     Connecting, Handle, Listener, MemoryKind, Mr, NetContext, NetPlugin, Properties, RecvBuffer, RecvComm,

@@ -47,6 +47,11 @@ impl LogFn {
         log
     }
 
+    /// Gives it a line.
+    pub(crate) fn give(&self, line: &LogLine<'_>) {
+        (self.sink)(line);
+    }
+
     /// The least important level plugins need to bother with; `None` for none at all. At any time.
     pub fn set_level(&self, level: Option<tracing::Level>) {
         // Relaxed: a hint; a line more or less does no harm.

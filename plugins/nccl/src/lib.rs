@@ -5,5 +5,6 @@
 //!
 //! What it does not do: look for libraries or open them, which `ccl-plugin-host` does.
 
+pub mod env;
 pub mod net;
 pub mod profiler;

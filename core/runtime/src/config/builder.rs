@@ -4,6 +4,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::config::file::{self, Line};
+use crate::config::kind::Names;
+use crate::config::plugin::{Answers, Chosen};
 use crate::config::resolve::{Parse, Texts};
 use crate::config::table::{SETTINGS, Values};
 use crate::config::{Config, Resolved};
@@ -16,6 +18,7 @@ pub struct Builder {
     program: Vec<(String, String)>,
     vars: Vec<(String, String)>,
     lines: Vec<Vec<Line>>,
+    env: Chosen,
 }
 
 impl Builder {
@@ -43,21 +46,23 @@ impl Builder {
         self
     }
 
-    /// Adds this process's environment and the files it leads to. Variables that are not UTF-8 are skipped.
+    /// Adds this process's environment, the files it leads to, and the env plugin that these name, which is loaded and
+    /// initialised once in a process. Variables that are not UTF-8 are skipped. Blocks for the disk and the plugin.
     ///
     /// # Errors
     /// A file that `CCL_CONF_FILE` names cannot be read, or one of the others is there and cannot.
     pub fn process(self) -> Result<Builder> {
         let vars = env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-        self.vars(vars).standard_files()
+        self.vars(vars).standard_files()?.env_plugin()
     }
 
     /// Parses what the sources say.
     ///
     /// # Errors
     /// A name given to [`Builder::set`] that is not a setting, a value that cannot be read, or values that
-    /// contradict each other. The error names the setting, the value, its source and what is expected.
+    /// contradict each other. The error names the setting, the value, its source and what is expected. What an env plugin
+    /// answers is no text.
     pub fn build(&self) -> Result<Config> {
         let texts = self.texts()?;
         let values = Values::read(&Parse(&texts))?;
@@ -68,8 +73,9 @@ impl Builder {
         Ok(Config {
             resolved: resolved.collect(),
             values,
-            warnings: texts.warnings,
+            warnings: self.env.warning.iter().cloned().chain(texts.warnings).collect(),
             ignored: texts.ignored.into_iter().collect(),
+            env: self.env.clone(),
         })
     }
 
@@ -87,6 +93,13 @@ impl Builder {
         self.optional_file(Path::new("/etc/ccl.conf"))
     }
 
+    /// The plugin is read about where there is none yet.
+    fn env_plugin(mut self) -> Result<Builder> {
+        let names = Parse(&self.texts()?).value::<Names>("CCL_ENV_PLUGIN")?;
+        self.env = Chosen::load(&names.0);
+        Ok(self)
+    }
+
     fn optional_file(self, path: &Path) -> Result<Builder> {
         let text = file::read_if_present(path)?;
         Ok(text.map_or(self.clone(), |text| self.file(path, &text)))
@@ -95,8 +108,10 @@ impl Builder {
     fn texts(&self) -> Result<Texts> {
         let mut texts = Texts::default();
         texts.take_program(&self.program)?;
-        texts.take_environment(&self.vars);
-        self.lines.iter().for_each(|lines| texts.take_file(lines));
+        let ask = |plugin| Answers::ask(plugin, &self.vars, &self.lines);
+        let answers = self.env.plugin.map(ask).transpose()?;
+        texts.take_environment(&self.vars, answers.as_ref());
+        self.lines.iter().for_each(|lines| texts.take_file(lines, answers.as_ref()));
         Ok(texts)
     }
 }

@@ -48,7 +48,7 @@ CCL_REGENERATE=1 cargo test -p ccl settings_chapter writes it anew. -->
 A value comes from the first of these that has one: the program; the environment variable of the
 setting's name; the environment variable of NCCL's name, where the table has one; the file that
 `CCL_CONF_FILE` names, or else `~/.ccl.conf`; `/etc/ccl.conf`; the default. An empty value counts
-as none. Files hold a `NAME=VALUE` per line; lines that begin with `#` are skipped.
+as none. An env plugin, see [its chapter](../plugin-env.md), stands in place of all but the program. Files hold a `NAME=VALUE` per line; lines that begin with `#` are skipped.
 
 A value that cannot be read is an error. A variable that begins with `CCL_` and is not a setting gives a
 warning. `ccl doctor` shows every value that is not the default, and where it came from.

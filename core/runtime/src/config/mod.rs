@@ -10,6 +10,9 @@
 //! 4. the file named by `CCL_CONF_FILE`, else `~/.ccl.conf`; then `/etc/ccl.conf`,
 //! 5. the default.
 //!
+//! An env plugin (`CCL_ENV_PLUGIN`), which [`Builder::process`] loads, is told what 2 to 4 have under a name, and says
+//! whether that stands, counts for nothing, or has another value, which takes the environment's place.
+//!
 //! ```
 //! use ccl::config::{Config, Source};
 //!
@@ -28,11 +31,14 @@ mod debug;
 mod file;
 mod kind;
 mod manual;
+mod plugin;
 mod resolve;
 mod source;
 mod table;
 
 use std::fmt;
+
+use ccl_plugin_host::{Candidate, EnvPlugin};
 
 pub use builder::Builder;
 pub use choice::{Choices, Determinism, Endpoint, Endpoints, Family, NameFilter, PortRange, Secret};
@@ -53,6 +59,7 @@ pub struct Config {
     resolved: Vec<Resolved>,
     warnings: Vec<String>,
     ignored: Vec<String>,
+    env: plugin::Chosen,
 }
 
 /// A setting with its value.
@@ -119,6 +126,17 @@ impl Config {
     /// NCCL's variables that were set and have no meaning here.
     pub fn ignored(&self) -> &[String] {
         &self.ignored
+    }
+
+    /// The env plugin in use.
+    pub fn env(&self) -> Option<EnvPlugin> {
+        self.env.plugin
+    }
+
+    /// What became of every file that was considered as an env plugin, best first; nothing if none was named and none is
+    /// installed.
+    pub fn env_candidates(&self) -> &[Candidate] {
+        &self.env.candidates
     }
 
     /// The settings on which ranks must agree, by name, in canonical spelling.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::file::Line;
 use crate::config::kind::Kind;
+use crate::config::plugin::Answers;
 use crate::config::source::Source;
 use crate::config::table::{SETTINGS, Setting};
 use crate::error::{Error, Result};
@@ -29,10 +30,18 @@ impl Texts {
         Ok(())
     }
 
-    /// Takes the environment's settings, our names before NCCL's.
-    pub(super) fn take_environment(&mut self, pairs: &[(String, String)]) {
+    /// Takes the settings of the environment and, in its place, of an env plugin: our names before NCCL's.
+    pub(super) fn take_environment(&mut self, pairs: &[(String, String)], answers: Option<&Answers>) {
         for alias in [false, true] {
-            for (name, value) in pairs {
+            for (name, value) in answers.map_or(&[][..], |answers| &answers.values) {
+                let (found, plugin) = (find(name), answers.map_or("", |answers| answers.plugin));
+                if let Some((setting, name)) =
+                    found.filter(|(setting, name)| is_alias(setting, name) == alias)
+                {
+                    self.take(setting, value, Source::Plugin { name, plugin });
+                }
+            }
+            for (name, value) in pairs.iter().filter(|(name, _)| counts(name, answers)) {
                 match find(name) {
                     Some((setting, name)) if is_alias(setting, name) == alias => {
                         self.take(setting, value, Source::Environment { name });
@@ -45,9 +54,9 @@ impl Texts {
     }
 
     /// Takes a file's settings, our names before NCCL's, and earlier lines before later ones.
-    pub(super) fn take_file(&mut self, lines: &[Line]) {
+    pub(super) fn take_file(&mut self, lines: &[Line], answers: Option<&Answers>) {
         for alias in [false, true] {
-            for line in lines {
+            for line in lines.iter().filter(|line| counts(&line.name, answers)) {
                 match find(&line.name) {
                     Some((setting, name)) if is_alias(setting, name) == alias => {
                         let source = Source::File { name, path: line.path.clone(), line: line.number };
@@ -108,6 +117,11 @@ pub(super) fn find(name: &str) -> Option<(&'static Setting, &'static str)> {
         let names = [Some(setting.name), setting.alias];
         names.into_iter().flatten().find(|known| *known == name).map(|known| (setting, known))
     })
+}
+
+/// Whether the environment and the files have a say about this name.
+fn counts(name: &str, answers: Option<&Answers>) -> bool {
+    answers.is_none_or(|answers| answers.keeps(name))
 }
 
 fn is_alias(setting: &Setting, name: &str) -> bool {

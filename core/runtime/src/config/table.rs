@@ -134,6 +134,9 @@ settings! {
         heartbeat: Span = "5s", CCL_HEARTBEAT, May;
         /// A file of settings, read before `/etc/ccl.conf`, in place of `~/.ccl.conf`.
         conf_file: Option<PathBuf> = "", CCL_CONF_FILE [NCCL_CONF_FILE], May;
+        /// Env plugins to try, in order: names or files; `none` for no plugin. The first that works is asked about every other
+        /// setting, and stands in place of the environment and the files.
+        env_plugin: Names = "", CCL_ENV_PLUGIN [NCCL_ENV_PLUGIN], May;
     }
     Network {
         /// The interfaces to use, in order of preference.

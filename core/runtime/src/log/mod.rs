@@ -105,8 +105,14 @@ fn with_writer<T>(visit: impl FnOnce(&Writer) -> T) -> Option<T> {
     })
 }
 
-/// Says which settings are not at their defaults, and which names are not settings.
+/// Says what became of env plugins, which settings are not at their defaults, and which names are not settings.
 fn announce(config: &Config) {
+    for candidate in config.env_candidates() {
+        tracing::info!(target: "ccl::config", %candidate, "env plugin");
+    }
+    if let Some(plugin) = config.env() {
+        plugin.tell_what_it_said();
+    }
     for warning in config.warnings() {
         tracing::warn!(target: "ccl::config", "{warning}");
     }
