@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ccl::{Error, Result, network};
-use ccl_plugin_check::{Kind, Net, Subject, Verdict};
+use ccl_plugin_check::{Kind, Net, Profiler, Subject, Verdict};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// The kinds that have clauses, as values of an option.
@@ -54,6 +54,11 @@ pub(super) fn network(file: &str, device: u32, settings: &[(String, String)]) ->
     net.settings = settings.to_vec();
     net.device = device;
     net.into()
+}
+
+/// A profiler.
+pub(super) fn profiler(file: &str) -> Subject {
+    Profiler::named(file).into()
 }
 
 fn with_clauses() -> impl Iterator<Item = Kind> {

@@ -1,9 +1,11 @@
 //! A profiler that was loaded.
 
+use std::ffi::c_void;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::{fmt, ptr};
 
+use ccl_plugin::c::CclHostV1;
 use ccl_plugin::profiler::c::{CclProfilerCommV1, CclProfilerV1, PROFILER_SYMBOL};
 
 use super::context::{ProfilerContext, Watched};
@@ -97,13 +99,8 @@ impl ProfilerPlugin {
     /// The plugin's.
     pub fn init(&self, watched: Watched, log: LogFn) -> Result<ProfilerContext, ProfilerError> {
         let host = Host::leak(self.name(), log);
-        let (mask, interest) = match self.0.nccl {
-            Some(plugin) => (&UNUSED, Interest::of_nccl(plugin)),
-            None => {
-                let mask: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
-                (mask, Interest::of_word(mask))
-            }
-        };
+        let mask = if self.is_made_for_nccl() { &UNUSED } else { Box::leak(Box::new(AtomicU64::new(0))) };
+        let interest = self.interest(mask);
         let comm = CclProfilerCommV1 {
             size: size_of::<CclProfilerCommV1>() as u32,
             rank: watched.rank,
@@ -116,13 +113,8 @@ impl ProfilerPlugin {
         let mut raw = ptr::null_mut();
         // SAFETY: `host` was just made.
         let table = unsafe { &raw const (*host).table };
-        let code = match (self.0.nccl, self.0.table.init) {
-            // SAFETY: as for the table's entry.
-            (Some(plugin), _) => unsafe { plugin.init(table, &comm, mask.as_ptr(), &raw mut raw) },
-            // SAFETY: `host` lives until the context is finalised; the mask lives on.
-            (None, Some(init)) => unsafe { init(table, &comm, mask.as_ptr(), &raw mut raw) },
-            (None, None) => ccl_plugin::Code::UNSUPPORTED.0,
-        };
+        // SAFETY: `host` lives until the context is finalised; the mask lives on.
+        let code = unsafe { self.init_raw(table, &comm, mask.as_ptr(), &raw mut raw) };
         if code == 0 {
             // SAFETY: `host` came from `Host::leak`, `raw` from this plugin's `init`.
             return Ok(unsafe { ProfilerContext::from_raw(*self, raw, host, interest, watched.rank) });
@@ -136,8 +128,35 @@ impl ProfilerPlugin {
         )))
     }
 
-    pub(super) fn table(&self) -> &'static CclProfilerV1 {
+    /// Its table, checked: for whoever checks plugins. `init` of one made for NCCL is [`ProfilerPlugin::init_raw`].
+    pub fn table(&self) -> &'static CclProfilerV1 {
         &self.0.table
+    }
+
+    /// What a context asks for that was made with this mask.
+    pub fn interest(&self, mask: &'static AtomicU64) -> Interest {
+        self.0.nccl.map_or(Interest::of_word(mask), Interest::of_nccl)
+    }
+
+    /// The entry `init`, or what stands in its place: for whoever checks plugins.
+    ///
+    /// # Safety
+    ///
+    /// As `ccl_profiler.h` asks of a host.
+    pub unsafe fn init_raw(
+        &self,
+        host: *const CclHostV1,
+        comm: *const CclProfilerCommV1,
+        mask: *mut u64,
+        context: *mut *mut c_void,
+    ) -> i32 {
+        match (self.0.nccl, self.0.table.init) {
+            // SAFETY: the caller's contract.
+            (Some(plugin), _) => unsafe { plugin.init(host, comm, mask, context) },
+            // SAFETY: as above.
+            (None, Some(init)) => unsafe { init(host, comm, mask, context) },
+            (None, None) => ccl_plugin::Code::UNSUPPORTED.0,
+        }
     }
 }
 
