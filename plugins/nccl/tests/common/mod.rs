@@ -62,14 +62,9 @@ pub fn ask(file: &str, function: &str, version: u32) -> i32 {
     exported::<extern "C" fn() -> i32, _>(file, function, version, |function| function())
 }
 
-/// The same with a number: `toy_events`, `toy_states` or `toy_ask` of a profiler.
+/// The same with a number: `toy_events`, `toy_states`, `toy_lasting` or `toy_ask` of a profiler.
 pub fn tell(file: &str, function: &str, version: u32, number: i32) -> i32 {
     exported::<extern "C" fn(i32) -> i32, _>(file, function, version, |function| function(number))
-}
-
-/// How long the longest event of the type of this bit was to a profiler.
-pub fn longest_ns(file: &str, version: u32, bit: i32) -> u64 {
-    exported::<extern "C" fn(i32) -> u64, _>(file, "toy_longest_ns", version, |function| function(bit))
 }
 
 /// Panics if a profiler noted anything wrong, or has anything left.

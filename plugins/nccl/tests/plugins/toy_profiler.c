@@ -32,7 +32,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define CALLED(name) PASTE(name, PASTE(_v, PROFILER_VERSION))
 
-enum { BITS = 16, STATES = 32, ALIVE = 0x70F1, DEAD = 0xDEAD };
+enum { BITS = 16, STATES = 32, LASTING_NS = 100000, ALIVE = 0x70F1, DEAD = 0xDEAD };
 
 struct context {
   int alive, rank, n_ranks, open, busy;
@@ -47,7 +47,7 @@ struct event {
 };
 
 static int wrong, inits, live_contexts, live_events, counts[BITS], states[STATES];
-static uint64_t longest_ns[BITS];
+static int lasting[BITS];
 static char first_words[256];
 static int *shared_mask;
 
@@ -73,10 +73,10 @@ EXPORT const char *CALLED(toy_words)(void) { return first_words; }
 /* Calls of init; contexts and events that were made and not ended. */
 EXPORT int CALLED(toy_inits)(void) { return loaded(&inits); }
 EXPORT int CALLED(toy_live)(void) { return loaded(&live_contexts) + loaded(&live_events); }
-/* Events of the type of this bit, states of this number, and the longest event of the type. */
+/* Events of the type of this bit, states of this number, and events of the type that lasted a while. */
 EXPORT int CALLED(toy_events)(int bit) { return loaded(&counts[bit]); }
 EXPORT int CALLED(toy_states)(int state) { return loaded(&states[state]); }
-EXPORT uint64_t CALLED(toy_longest_ns)(int bit) { return __atomic_load_n(&longest_ns[bit], __ATOMIC_SEQ_CST); }
+EXPORT int CALLED(toy_lasting)(int bit) { return loaded(&lasting[bit]); }
 /* Changes the mask, and forgets what was counted. */
 EXPORT int CALLED(toy_ask)(int mask) {
   if (shared_mask) __atomic_store_n(shared_mask, mask, __ATOMIC_RELAXED);
@@ -272,9 +272,7 @@ __attribute__((unused)) static ncclResult_t toy_stop(void *handle) {
   event->alive = DEAD; /* never freed, so that a second stop is seen */
   if (event->parent) event->parent->children--;
   if (event->group) event->group->children--;
-  uint64_t took_ns = now_ns() - event->began_ns;
-  int bit = bit_of((uint64_t)event->type);
-  if (took_ns > longest_ns[bit]) longest_ns[bit] = took_ns;
+  if (now_ns() - event->began_ns >= LASTING_NS) add(&lasting[bit_of((uint64_t)event->type)], 1);
   event->context->open--;
   add(&live_events, -1);
   leave(event->context);
