@@ -22,7 +22,10 @@ fn events_last_as_long_as_they_took() {
         // Other programs may keep the delivering thread off its core: one round without them is enough.
         let rounds: Vec<i32> = (0..ROUNDS).map(|_| lasting(&config, &file, version)).collect();
         // Told of in lots of a millisecond, one in three would last at all.
-        assert!(rounds.iter().any(|lasting| *lasting > CALLS / 2), "version {version}: {rounds:?} of {CALLS}");
+        assert!(
+            rounds.iter().any(|lasting| *lasting > CALLS / 2),
+            "version {version}: {rounds:?} of {CALLS}"
+        );
         is_content(&file, version);
         assert_eq!(tell(&file, "toy_events", version, 1), 2 * CALLS * ROUNDS);
     }

@@ -96,8 +96,11 @@ fn every_version_hears_of_every_message_over_sockets() {
 #[test]
 fn events_that_are_refused_silence_nothing() {
     for (version, fault) in [(1, 3), (3, 4), (4, 3), (5, 3), (6, 4)] {
-        let file =
-            profiler(&format!("nccl_prof_refuses_{version}_{fault}"), version, &[&format!("-DTOY_FAULT={fault}")]);
+        let file = profiler(
+            &format!("nccl_prof_refuses_{version}_{fault}"),
+            version,
+            &[&format!("-DTOY_FAULT={fault}")],
+        );
         local::run_with(&config(&file, &[("CCL_SHM_DISABLE", "1")]), 2, |comm| work(&comm)).unwrap();
         is_content(&file, version);
         assert_eq!(tell(&file, "toy_events", version, 1), 2 * 7, "version {version}");
@@ -133,8 +136,11 @@ fn a_mask_may_change_at_any_time_for_all_communicators() {
 #[test]
 fn a_profiler_that_cannot_start_fails_nobody() {
     for (version, fault) in [(2, 2), (6, 2), (3, 5), (5, 5), (4, 1)] {
-        let file =
-            profiler(&format!("nccl_prof_fails_{version}_{fault}"), version, &[&format!("-DTOY_FAULT={fault}")]);
+        let file = profiler(
+            &format!("nccl_prof_fails_{version}_{fault}"),
+            version,
+            &[&format!("-DTOY_FAULT={fault}")],
+        );
         local::run_with(&config(&file, &[]), 2, |comm| work(&comm)).unwrap();
         is_content(&file, version);
         assert_eq!(ask(&file, "toy_inits", version), if fault == 1 { 0 } else { 2 });

@@ -77,8 +77,7 @@ fn profilers_made_for_nccl_keep_what_their_contract_has() {
 fn every_breach_is_named_by_its_clause() {
     let plugin = planted("kit_profiler_breaches", &[]);
     for (name, clause, words) in BREACHES {
-        let (report, output) =
-            check(&plugin, &["--patience", "3", "--clause", clause], &[("PLANTED", name)]);
+        let (report, output) = check(&plugin, &["--patience", "3", "--clause", clause], &[("PLANTED", name)]);
         let (verdict, found) = verdict(&report, clause);
         let is_named = verdict == "breach" && found.contains(words) && output.status.code() == Some(1);
         assert!(is_named, "{name}: expected {clause} to say \"{words}\", found {verdict}: {found}");
@@ -92,7 +91,8 @@ fn a_table_that_cannot_be_used_is_a_breach_and_the_rest_is_skipped() {
         ("kit_profiler_name", "-DPLANTED_NAME=\"\"", "expected a name of 1 to 63 bytes"),
         ("kit_profiler_entry", "-DPLANTED_STOP=0", "expected the entry stopEvent"),
     ] {
-        let (report, output) = check(&planted(name, &[flag]), &["--clause", "table", "--clause", "order"], &[]);
+        let (report, output) =
+            check(&planted(name, &[flag]), &["--clause", "table", "--clause", "order"], &[]);
         let (verdict_of_table, found) = verdict(&report, "table");
         assert!(verdict_of_table == "breach" && found.contains(words), "{found}");
         assert_eq!(verdict(&report, "order").0, "skipped");

@@ -43,7 +43,11 @@ fn the_newest_table_is_taken_and_told() {
     assert_eq!([1, 4, 5].map(|version| ask(&file, "toy_inits", version)), [0, 0, 1], "only one was called");
     assert_eq!(ask(&file, "toy_live", 5), 0);
     let again = load(&file);
-    assert!(again.0.contains("(offers ncclProfiler_v1") && again.0.ends_with("already loaded"), "{}", again.0);
+    assert!(
+        again.0.contains("(offers ncclProfiler_v1") && again.0.ends_with("already loaded"),
+        "{}",
+        again.0
+    );
     assert_eq!(again.1, plugin);
 }
 
@@ -59,17 +63,18 @@ fn ccls_own_table_comes_first() {
 
 #[test]
 fn tables_that_cannot_be_used_are_named_and_the_next_is_tried() {
-    let odd = toys::source(
-        "prof_odd",
-        "__attribute__((visibility(\"default\"))) void *ncclProfiler_v7[32];\n",
-    );
+    let odd =
+        toys::source("prof_odd", "__attribute__((visibility(\"default\"))) void *ncclProfiler_v7[32];\n");
     let line = refusal(&toys::link("prof_odd", std::slice::from_ref(&odd)));
     assert!(line.contains("offers ncclProfiler_v7"), "{line}");
     assert!(line.contains("expected cclProfiler_v1, or one of ncclProfiler_v1 to ncclProfiler_v6"), "{line}");
     profiler("prof_odd_too", 6, &[]);
     let toy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("prof_odd_too-6.o");
     let (line, _) = load(&toys::link("prof_with_odd", &[odd, toy]));
-    assert!(line.ends_with("ncclProfiler_v6 of NCCL's contract, the newest of those that are adapted"), "{line}");
+    assert!(
+        line.ends_with("ncclProfiler_v6 of NCCL's contract, the newest of those that are adapted"),
+        "{line}"
+    );
 
     let lacks = profiler("prof_lacks", 3, &["-DTOY_FAULT=1"]);
     let line = refusal(&lacks);

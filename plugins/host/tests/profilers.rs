@@ -93,7 +93,10 @@ fn wrong_profilers_are_refused_in_words() {
     let line = refusal(&counting("c_counting_version", &["-DCOUNTING_VERSION=7"]));
     assert!(line.contains("expected a table of version 1, found version 7"), "{line}");
     let line = refusal(&example("ccl_net_socket_loaded"));
-    assert!(line.contains("exports neither cclProfiler_v1 nor one of ncclProfiler_v1 to ncclProfiler_v6"), "{line}");
+    assert!(
+        line.contains("exports neither cclProfiler_v1 nor one of ncclProfiler_v1 to ncclProfiler_v6"),
+        "{line}"
+    );
     let line = refusal("/no/such/profiler.so");
     assert!(line.contains("/no/such/profiler.so: not used, cannot be opened"), "{line}");
     let (candidates, _) = ProfilerPlugin::load("nobody");

@@ -118,8 +118,7 @@ fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedProfiler>) {
     // Held while loading: two threads that want the same file get the same profiler.
     let mut loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(found) = loaded.get(&key) {
-        let verdict =
-            Verdict::Chosen(format!("profiler {}, {}, already loaded", found.name, found.how));
+        let verdict = Verdict::Chosen(format!("profiler {}, {}, already loaded", found.name, found.how));
         return (Candidate { file: file.into(), versions: found.versions.clone(), verdict }, Some(found));
     }
     let library = match open(place) {

@@ -88,8 +88,7 @@ impl<H: Copy> Held<H> {
             return Some(self.calls.remove(at).handle);
         }
         let (calls, launches) = (&self.calls, &mut self.launches);
-        let empty =
-            |launch: &Launch<H>| launch.stopped && calls.iter().all(|call| call.launch != launch.id);
+        let empty = |launch: &Launch<H>| launch.stopped && calls.iter().all(|call| call.launch != launch.id);
         let at = launches.iter().position(empty)?;
         Some(launches.remove(at).handle)
     }

@@ -69,10 +69,11 @@ pub fn tell(file: &str, function: &str, version: u32, number: i32) -> i32 {
 
 /// Panics if a profiler noted anything wrong, or has anything left.
 pub fn is_content(file: &str, version: u32) {
-    let words = exported::<extern "C" fn() -> *const std::ffi::c_char, _>(file, "toy_words", version, |function| {
-        // SAFETY: a text that ends in NUL, which nobody writes any more.
-        unsafe { std::ffi::CStr::from_ptr(function()) }.to_string_lossy().into_owned()
-    });
+    let words =
+        exported::<extern "C" fn() -> *const std::ffi::c_char, _>(file, "toy_words", version, |function| {
+            // SAFETY: a text that ends in NUL, which nobody writes any more.
+            unsafe { std::ffi::CStr::from_ptr(function()) }.to_string_lossy().into_owned()
+        });
     assert_eq!((ask(file, "toy_wrong", version), &*words), (0, ""), "version {version}: {file}");
     assert_eq!(ask(file, "toy_live", version), 0, "version {version} has something left: {file}");
 }

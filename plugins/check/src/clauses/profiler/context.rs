@@ -105,7 +105,9 @@ impl Context {
         for (fence, place) in [(&self.mask.before, "before"), (&self.mask.after, "after")] {
             let found = fence.load(Ordering::Relaxed);
             expect(found == FENCE, || {
-                format!("expected the plugin to write the 8 bytes of its mask, found those {place} it changed")
+                format!(
+                    "expected the plugin to write the 8 bytes of its mask, found those {place} it changed"
+                )
             })?;
         }
         Ok(())

@@ -61,7 +61,9 @@ pub(super) fn threads(stage: &Stage) -> Outcome<String> {
         }
         let outcomes: Vec<Outcome<()>> = makers
             .into_iter()
-            .map(|maker| maker.join().unwrap_or_else(|_| breach("expected a thread to return, found a panic")))
+            .map(|maker| {
+                maker.join().unwrap_or_else(|_| breach("expected a thread to return, found a panic"))
+            })
             .collect();
         (told, outcomes)
     });

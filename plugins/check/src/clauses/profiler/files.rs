@@ -19,7 +19,9 @@ pub(super) fn files(stage: &Stage) -> Outcome<String> {
     let after = open_files()?;
     for file in &seen {
         let shown = file.display();
-        expect(!after.contains(file), || format!("expected {shown} to be closed by finalize, found it open"))?;
+        expect(!after.contains(file), || {
+            format!("expected {shown} to be closed by finalize, found it open")
+        })?;
         // A file that was moved or removed is the plugin's own affair.
         if let Ok(found) = fs::metadata(file) {
             expect(found.len() > 0, || format!("expected events in {shown}, found it empty"))?;
@@ -27,7 +29,10 @@ pub(super) fn files(stage: &Stage) -> Outcome<String> {
     }
     match seen.len() {
         0 => Ok("none was open while it was told of events".to_owned()),
-        _ => Ok(format!("wrote {}", seen.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", "))),
+        _ => Ok(format!(
+            "wrote {}",
+            seen.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+        )),
     }
 }
 

@@ -25,12 +25,13 @@ pub(super) fn leaks(stage: &Stage) -> Outcome<String> {
         std::thread::sleep(Duration::from_millis(5));
         after = Count::now()?;
     }
-    for (what, before, after) in [
-        ("descriptors", before.descriptors, after.descriptors),
-        ("threads", before.threads, after.threads),
-    ] {
+    for (what, before, after) in
+        [("descriptors", before.descriptors, after.descriptors), ("threads", before.threads, after.threads)]
+    {
         expect(after <= before + SLACK, || {
-            format!("expected no {what} left after {ROUNDS} contexts, found {before} before and {after} after")
+            format!(
+                "expected no {what} left after {ROUNDS} contexts, found {before} before and {after} after"
+            )
         })?;
     }
     Ok(format!(

@@ -27,7 +27,9 @@ pub(crate) fn call(work: Option<u64>) -> CclProfilerOfV1 {
 /// The same of a message.
 pub(crate) fn message(work: Option<u64>) -> CclProfilerOfV1 {
     let func = c"send".as_ptr();
-    CclProfilerOfV1 { call: CclProfilerCallV1 { func, op: ptr::null(), peer: 2, recv: 0, ..all_reduce(work) } }
+    CclProfilerOfV1 {
+        call: CclProfilerCallV1 { func, op: ptr::null(), peer: 2, recv: 0, ..all_reduce(work) },
+    }
 }
 
 fn all_reduce(work: Option<u64>) -> CclProfilerCallV1 {
