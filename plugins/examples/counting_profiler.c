@@ -88,7 +88,7 @@ static int32_t finalize(void *context, const cclProfilerSummary_v1_t *summary) {
   return 0;
 }
 
-const cclProfiler_v1_t cclProfiler_v1 = {
+__attribute__((visibility("default"))) const cclProfiler_v1_t cclProfiler_v1 = {
     .size = sizeof(cclProfiler_v1_t),
     .version = COUNTING_VERSION,
     .name = "counting",

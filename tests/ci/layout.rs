@@ -50,10 +50,12 @@ pub(crate) const CRATES: &[Crate] = &[
     safe("ccl-tools", "core/tools", 4_300, &["ccl", "ccl-sim", "ccl-plugin-check"]),
     // 1,500 before profilers.
     boundary("ccl-plugin", "plugins/abi", 2_000, &[]),
-    boundary("ccl-plugin-check", "plugins/check", 2_000, &["ccl-plugin", "ccl-plugin-host"]),
-    // 1,500 before env plugins.
-    boundary("ccl-plugin-host", "plugins/host", 1_700, &["ccl-plugin", "ccl-plugin-nccl"]),
-    boundary("ccl-plugin-nccl", "plugins/nccl", 2_000, &["ccl-plugin"]),
+    // 2,000 before there were profilers.
+    boundary("ccl-plugin-check", "plugins/check", 2_400, &["ccl-plugin", "ccl-plugin-host"]),
+    // 1,500 before profilers made for NCCL and env plugins.
+    boundary("ccl-plugin-host", "plugins/host", 2_000, &["ccl-plugin", "ccl-plugin-nccl"]),
+    // 2,000 before there were profilers and env plugins.
+    boundary("ccl-plugin-nccl", "plugins/nccl", 2_800, &["ccl-plugin"]),
     Crate {
         name: "ccl-net-socket",
         folder: "net-socket",

@@ -29,6 +29,12 @@ fn the_trace_of_the_example_is_json_that_nests() {
     }
 }
 
+#[test]
+fn the_example_keeps_every_clause_of_its_contract() {
+    let mut check = program::command(120, program::ccl());
+    program::succeeds(check.args(["plugin", "check"]).arg(program::example_profiler()));
+}
+
 fn check(trace: &Value, scenario: &str) {
     let events = trace["traceEvents"].as_array().unwrap();
     let slices: Vec<&Value> = events.iter().filter(|event| event["ph"] == "X").collect();

@@ -4,7 +4,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ccl_plugin_host::profiler::{
@@ -23,7 +22,7 @@ fn a_rust_profiler_hears_everything_and_what_it_says_reaches_the_log() {
     assert!(candidates[0].to_string().contains("offers cclProfiler_v1"), "{}", candidates[0]);
     let lines = Lines::default();
     let mut context = plugin.init(watched(1), lines.log()).unwrap();
-    assert_eq!(context.mask().load(Ordering::Relaxed), Kind::Coll.bit() | Kind::ProxyStep.bit());
+    assert_eq!(context.interest().bits(), Kind::Coll.bit() | Kind::ProxyStep.bit());
 
     let group = context.start_event(Kind::Group, (1, 0), 10, None, nothing()).unwrap();
     let op = context.start_event(Kind::ProxyOp, (2, 1), 11, Some((group, Kind::Group)), nothing());
@@ -79,7 +78,7 @@ fn a_c_profiler_from_the_header_alone_counts() {
     assert_eq!((plugin.name(), plugin.checked_by()), ("counting", "a C table"));
     let lines = Lines::default();
     let mut context = plugin.init(watched(2), lines.log()).unwrap();
-    assert_eq!(context.mask().load(Ordering::Relaxed), Kind::Coll.bit() | Kind::P2p.bit());
+    assert_eq!(context.interest().bits(), Kind::Coll.bit() | Kind::P2p.bit());
     for id in 1..=10 {
         let handle = context.start_event(Kind::Coll, (id, 0), 100 * id, None, call()).unwrap();
         context.stop_event(handle, 100 * id + 7);
@@ -94,7 +93,10 @@ fn wrong_profilers_are_refused_in_words() {
     let line = refusal(&counting("c_counting_version", &["-DCOUNTING_VERSION=7"]));
     assert!(line.contains("expected a table of version 1, found version 7"), "{line}");
     let line = refusal(&example("ccl_net_socket_loaded"));
-    assert!(line.contains("exports no cclProfiler_v1"), "{line}");
+    assert!(
+        line.contains("exports neither cclProfiler_v1 nor one of ncclProfiler_v1 to ncclProfiler_v6"),
+        "{line}"
+    );
     let line = refusal("/no/such/profiler.so");
     assert!(line.contains("/no/such/profiler.so: not used, cannot be opened"), "{line}");
     let (candidates, _) = ProfilerPlugin::load("nobody");

@@ -183,7 +183,7 @@ impl Communicator {
             plans.expect_mapped();
         }
         let watched = Watched { rank: rank.0, nranks: n, nnodes, comm_id: fabric.number()? };
-        let profile = Profile::open(config, watched);
+        let profile = Profile::open(config, watched, fabric.net_plugin());
         profile.iter().for_each(|profile| fabric.profile(profile.emitter()));
         let flight = Arc::clone(&recorded.flight);
         let (for_engine, deadline) = (Arc::clone(&control), config.timeout());

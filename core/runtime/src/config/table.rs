@@ -214,7 +214,7 @@ settings! {
         debug: Level = "WARN", CCL_DEBUG [NCCL_DEBUG], May;
         /// The file to log to, with `%h` for the host and `%p` for the process; standard error if not set.
         debug_file: Option<PathBuf> = "", CCL_DEBUG_FILE [NCCL_DEBUG_FILE], May;
-        /// Profiler plugins to try, in order: names or files; `none` for no profiler.
+        /// Profiler plugins to try, in order: names or files, of ccl's contract or NCCL's; `none` for no profiler.
         profiler_plugin: Names = "", CCL_PROFILER_PLUGIN [NCCL_PROFILER_PLUGIN], May;
         /// What INFO and TRACE are about.
         debug_subsys: Subsystems = "INIT,ENV,BOOTSTRAP", CCL_DEBUG_SUBSYS [NCCL_DEBUG_SUBSYS], May;

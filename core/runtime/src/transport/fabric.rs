@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use ccl_plan::{Channel, Rank};
+use ccl_plugin_host::NetPlugin;
 
 use super::connected::Connected;
 use super::net::{Network, Peers, SlotShape};
@@ -284,6 +285,11 @@ impl Fabric {
         let lends = connected.network(settings, me)?.takes_any_memory() && !settings.wraps_edges();
         connected.lends_to_network = lends;
         Ok(Networking { used: true, memory, lends })
+    }
+
+    /// The network that is there to be used.
+    pub(crate) fn net_plugin(&self) -> Option<NetPlugin> {
+        self.settings.net.plugin
     }
 
     /// Network edges tell a profiler what they do: before the first edge, after [`Fabric::start_network`].

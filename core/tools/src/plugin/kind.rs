@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ccl::config::SETTINGS;
 use ccl::{Error, Result, network};
-use ccl_plugin_check::{Env, EnvTable, Kind, Net, Subject, Verdict};
+use ccl_plugin_check::{Env, EnvTable, Kind, Net, Profiler, Subject, Verdict};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// The kinds that have clauses, as values of an option.
@@ -64,6 +64,11 @@ pub(super) fn env(file: &str) -> Subject {
     let names = SETTINGS.iter().flat_map(|setting| [Some(setting.name), setting.alias]).flatten();
     env.names = names.map(str::to_owned).collect();
     env.into()
+}
+
+/// A profiler.
+pub(super) fn profiler(file: &str) -> Subject {
+    Profiler::named(file).into()
 }
 
 fn with_clauses() -> impl Iterator<Item = Kind> {

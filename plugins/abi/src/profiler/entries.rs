@@ -11,13 +11,30 @@ use super::traits::Profiler;
 use super::types::{Comm, Event, Kind, Mask, Of, State, Summary};
 use crate::c::CclHostV1;
 use crate::code::Code;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::forward;
 use crate::guard::guard;
 
 /// The table of a profiler, for a host that links it in.
 pub const fn table<P: Profiler>() -> &'static CclProfilerV1 {
     const { &Entries::<P>::table(Entries::<P>::init) }
+}
+
+/// What the entry `init` does, with a profiler that `make` makes: for hosts of several profilers behind one table, whose
+/// `init` could not know which is meant.
+///
+/// # Safety
+///
+/// As `ccl_profiler.h` asks of a host that calls `init`.
+pub unsafe fn init_by<P: Profiler>(
+    make: impl FnOnce(&Comm, Mask) -> Result<P>,
+    host: *const CclHostV1,
+    comm: *const CclProfilerCommV1,
+    mask: *mut u64,
+    out: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe { Entries::<P>::init_by(make, host, comm, mask, out) }
 }
 
 /// The table of a profiler that is loaded: it also forwards what the plugin logs.
@@ -64,6 +81,20 @@ impl<P: Profiler> Entries<P> {
         mask: *mut u64,
         out: *mut Ptr,
     ) -> i32 {
+        // SAFETY: the contract of the entries.
+        unsafe { Self::init_by(P::init, host, comm, mask, out) }
+    }
+
+    /// # Safety
+    ///
+    /// Arguments as for the entry `init`.
+    unsafe fn init_by(
+        make: impl FnOnce(&Comm, Mask) -> Result<P>,
+        host: *const CclHostV1,
+        comm: *const CclProfilerCommV1,
+        mask: *mut u64,
+        out: *mut Ptr,
+    ) -> i32 {
         // The host hears what `init` logs, also that it panicked, under a key no context can have.
         let key: Ptr = out.cast();
         // SAFETY: the host's table is valid during this call, at the end of which we leave.
@@ -76,7 +107,7 @@ impl<P: Profiler> Entries<P> {
             // SAFETY: the contract: the strings are NUL-terminated, the mask is an aligned word that
             // both sides only touch atomically and that lives as long as the process.
             let (comm, mask) = unsafe { (Comm::from_c(&*comm), &*mask.cast::<AtomicU64>()) };
-            let profiler = P::init(&comm, Mask::new(mask))?;
+            let profiler = make(&comm, Mask::new(mask))?;
             let context: Ptr = Box::into_raw(Box::new(Context { profiler, sound: true })).cast();
             // SAFETY: the host's table is valid until `finalize`, where we leave.
             unsafe { forward::enter(context, host) };

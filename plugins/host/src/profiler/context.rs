@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::atomic::AtomicU64;
 
 use ccl_plugin::profiler::Kind;
 use ccl_plugin::profiler::c::{
     CclProfilerEventV1, CclProfilerOfV1, CclProfilerStateV1, CclProfilerSummaryV1,
 };
 
+use super::interest::Interest;
 use super::plugin::ProfilerPlugin;
 use crate::log::Host;
 
@@ -35,7 +35,7 @@ pub struct ProfilerContext {
     plugin: ProfilerPlugin,
     raw: *mut c_void,
     host: *mut Host,
-    mask: &'static AtomicU64,
+    interest: Interest,
     rank: u32,
     /// The plugin's pointers, which need not differ.
     open: HashMap<Handle, *mut c_void>,
@@ -52,10 +52,10 @@ impl ProfilerContext {
         plugin: ProfilerPlugin,
         raw: *mut c_void,
         host: *mut Host,
-        mask: &'static AtomicU64,
+        interest: Interest,
         rank: u32,
     ) -> ProfilerContext {
-        ProfilerContext { plugin, raw, host, mask, rank, open: HashMap::new() }
+        ProfilerContext { plugin, raw, host, interest, rank, open: HashMap::new() }
     }
 
     /// The plugin.
@@ -63,9 +63,9 @@ impl ProfilerContext {
         self.plugin
     }
 
-    /// Which kinds it asks for: the plugin writes, the host reads.
-    pub fn mask(&self) -> &'static AtomicU64 {
-        self.mask
+    /// Which kinds it asks for.
+    pub fn interest(&self) -> Interest {
+        self.interest
     }
 
     /// Offers an event; `None` if the plugin refuses it.

@@ -8,9 +8,12 @@ use std::sync::Mutex;
 use abi_stable::library::{AbiHeaderRef, ROOT_MODULE_LOADER_NAME_WITH_NUL};
 use ccl_plugin::__ProfilerModule;
 use ccl_plugin::profiler::c::{CclProfilerV1, PROFILER_SYMBOL, PROFILER_VERSION};
+use ccl_plugin_nccl::profiler::Plugin;
 use libloading::os::unix::Library;
 use once_cell::sync::Lazy;
 
+use super::nccl;
+use crate::NetPlugin;
 use crate::library::{address, one_line, open};
 use crate::search::{Candidate, Place, Verdict, directories, places_for};
 
@@ -20,10 +23,18 @@ pub(super) struct LoadedProfiler {
     pub(super) name: String,
     pub(super) file: Option<PathBuf>,
     pub(super) how: String,
+    /// The contracts that its file offers, by symbol.
+    versions: Vec<String>,
+    /// The plugin behind the table, if it was made for NCCL: then it makes contexts, and not the table.
+    pub(super) nccl: Option<&'static Plugin>,
 }
 
-/// Loads the first usable profiler that `spec` means: names and files separated by commas.
-pub(super) fn load_profiler(spec: &str) -> (Vec<Candidate>, Option<&'static LoadedProfiler>) {
+/// Loads the first usable profiler that `spec` means: names and files separated by commas; else that of the
+/// library of `net`, as with NCCL, where one file may have plugins of several kinds.
+pub(super) fn load_profiler(
+    spec: &str,
+    net: Option<NetPlugin>,
+) -> (Vec<Candidate>, Option<&'static LoadedProfiler>) {
     let directories = directories();
     let mut candidates = Vec::new();
     for entry in spec.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
@@ -35,7 +46,31 @@ pub(super) fn load_profiler(spec: &str) -> (Vec<Candidate>, Option<&'static Load
             }
         }
     }
-    (candidates, None)
+    let Some(place) = net.and_then(place_of) else { return (candidates, None) };
+    let (mut candidate, loaded) = try_place(&place);
+    candidate.verdict = match candidate.verdict {
+        Verdict::Chosen(how) => Verdict::Chosen(format!("{how}; it is the network's library")),
+        Verdict::Refused(why) => Verdict::Refused(format!("{why}; it is the network's library")),
+    };
+    candidates.push(candidate);
+    (candidates, loaded)
+}
+
+/// Where a network came from, if that is not this program by its own table.
+fn place_of(net: NetPlugin) -> Option<Place> {
+    match net.file() {
+        Some(file) => Some(Place::File(file.to_path_buf())),
+        None => net.is_made_for_nccl().then_some(Place::Program),
+    }
+}
+
+/// A profiler that is part of this program.
+pub(super) fn link_profiler(table: &'static CclProfilerV1) -> Result<&'static LoadedProfiler, String> {
+    // SAFETY: a static table of its own size.
+    let (table, name) = unsafe { check(table) }?;
+    let how = "linked in".to_string();
+    let profiler = LoadedProfiler { table, name, file: None, how, versions: Vec::new(), nccl: None };
+    Ok(Box::leak(Box::new(profiler)))
 }
 
 /// Reads and checks a table.
@@ -83,9 +118,8 @@ fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedProfiler>) {
     // Held while loading: two threads that want the same file get the same profiler.
     let mut loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(found) = loaded.get(&key) {
-        let verdict = Verdict::Chosen(format!("{}, already loaded", found.how));
-        let versions = vec![PROFILER_SYMBOL.to_string_lossy().into_owned()];
-        return (Candidate { file: file.to_path_buf(), versions, verdict }, Some(found));
+        let verdict = Verdict::Chosen(format!("profiler {}, {}, already loaded", found.name, found.how));
+        return (Candidate { file: file.into(), versions: found.versions.clone(), verdict }, Some(found));
     }
     let library = match open(place) {
         Ok(library) => library,
@@ -93,45 +127,44 @@ fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedProfiler>) {
     };
     let versions = versions_of(&library);
     match profiler_of(&library, &versions) {
-        Ok((table, name, how)) => {
+        Ok(Found { table, name, how, nccl }) => {
             let verdict = Verdict::Chosen(format!("profiler {name}, {how}"));
-            let file = file.to_path_buf();
-            let profiler: &'static LoadedProfiler = Box::leak(Box::new(LoadedProfiler {
-                table,
-                name,
-                file: Some(file.clone()),
-                how: how.to_string(),
-            }));
+            let from = matches!(place, Place::File(_)).then(|| file.to_path_buf());
+            let profiler = LoadedProfiler { table, name, file: from, how, versions: versions.clone(), nccl };
+            let profiler: &'static LoadedProfiler = Box::leak(Box::new(profiler));
             loaded.insert(key, profiler);
-            (Candidate { file, versions, verdict }, Some(profiler))
+            (Candidate { file: file.into(), versions, verdict }, Some(profiler))
         }
         Err(why) => (Candidate::refused(file, versions, why), None),
     }
 }
 
 fn versions_of(library: &Library) -> Vec<String> {
-    let nccl = (1..=6).map(|version| format!("ncclProfiler_v{version}"));
     let ours = std::iter::once(PROFILER_SYMBOL.to_string_lossy().into_owned());
-    ours.chain(nccl).filter(|symbol| !address(library, symbol).is_null()).collect()
+    ours.chain(nccl::symbols()).filter(|symbol| !address(library, symbol).is_null()).collect()
 }
 
-/// The layout check if the library was written in Rust, then the table itself.
-fn profiler_of(
-    library: &Library,
-    versions: &[String],
-) -> Result<(CclProfilerV1, String, &'static str), String> {
-    // SAFETY: by the contract, the symbol is a table of this type or of another size and version, which
-    // `check` finds out before it reads further.
-    let symbol = unsafe { library.get::<*const CclProfilerV1>(PROFILER_SYMBOL.to_bytes_with_nul()) };
-    let table = match symbol.map(|found| *found) {
-        Ok(table) if !table.is_null() => table,
-        _ if versions.is_empty() => return Err(format!("exports no {}", PROFILER_SYMBOL.to_string_lossy())),
-        _ => return Err("only offers NCCL's contract, for which there is no adapter here".to_string()),
-    };
+/// What a library has for us.
+struct Found {
+    table: CclProfilerV1,
+    name: String,
+    how: String,
+    nccl: Option<&'static Plugin>,
+}
+
+/// The layout check if the library was written in Rust, then the table itself; else NCCL's newest.
+fn profiler_of(library: &Library, versions: &[String]) -> Result<Found, String> {
+    let table: *const CclProfilerV1 = address(library, &PROFILER_SYMBOL.to_string_lossy()).cast();
+    if table.is_null() {
+        let (plugin, how) = nccl::profiler_of(library, versions)?;
+        let name = plugin.name().to_string();
+        return Ok(Found { table: *Plugin::table(), name, how, nccl: Some(plugin) });
+    }
     // First, because a table of another layout may have anything where its name should be.
-    let how = check_layout(library)?;
-    // SAFETY: by the contract of the symbol; libraries are never closed.
-    unsafe { check(table) }.map(|(table, name)| (table, name, how))
+    let how = check_layout(library)?.to_string();
+    // SAFETY: by the contract of the symbol, a table of this type or of another size and version, which is found
+    // out before anything else is read; libraries are never closed.
+    unsafe { check(table) }.map(|(table, name)| Found { table, name, how, nccl: None })
 }
 
 /// Compares layouts through `abi_stable` if the library has its header.

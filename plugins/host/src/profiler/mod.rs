@@ -4,7 +4,9 @@
 //! that is not open is not passed on, whatever the caller does.
 
 mod context;
+mod interest;
 mod load;
+mod nccl;
 mod plugin;
 
 pub use ccl_plugin::profiler::c::{
@@ -13,4 +15,5 @@ pub use ccl_plugin::profiler::c::{
 };
 pub use ccl_plugin::profiler::{Kind, StateKind};
 pub use context::{Handle, ProfilerContext, Watched};
+pub use interest::Interest;
 pub use plugin::{ProfilerError, ProfilerPlugin};

@@ -1,13 +1,17 @@
 //! A profiler that was loaded.
 
+use std::ffi::c_void;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::{fmt, ptr};
 
-use ccl_plugin::profiler::c::{CclProfilerCommV1, CclProfilerV1};
+use ccl_plugin::c::CclHostV1;
+use ccl_plugin::profiler::c::{CclProfilerCommV1, CclProfilerV1, PROFILER_SYMBOL};
 
 use super::context::{ProfilerContext, Watched};
-use super::load::{LoadedProfiler, check, load_profiler};
+use super::interest::Interest;
+use super::load::{LoadedProfiler, link_profiler, load_profiler};
+use crate::NetPlugin;
 use crate::log::{Host, LogFn};
 use crate::search::Candidate;
 
@@ -24,12 +28,24 @@ pub struct ProfilerError(String);
 impl ProfilerPlugin {
     /// Loads the first usable profiler of `spec`: names ("trace"), files ("libfoo.so") or paths,
     /// separated by commas. A name means `libccl-profiler-<name>.so` or `libccl_profiler_<name>.so` in
-    /// `LD_LIBRARY_PATH`, around the executable, or where the system's loader looks.
+    /// `LD_LIBRARY_PATH`, around the executable, or where the system's loader looks; else what it means to NCCL, which
+    /// is a file of that name or `libnccl-profiler-<name>.so`. `STATIC_PLUGIN` is a profiler in the program itself.
+    ///
+    /// A library with the symbol `cclProfiler_v1` is used by it. Of one made for NCCL the newest of `ncclProfiler_v1` to
+    /// `_v6` is taken; without any it is refused.
     ///
     /// Returns every candidate that was considered, and the profiler or an error that repeats why each
     /// was refused. Runs the initialisers of the libraries it opens. Blocks for the disk.
     pub fn load(spec: &str) -> (Vec<Candidate>, Result<ProfilerPlugin, ProfilerError>) {
-        let (candidates, loaded) = load_profiler(spec);
+        ProfilerPlugin::load_beside(spec, None)
+    }
+
+    /// The same, and at last the library that `net` came from, which may have a profiler as well.
+    pub fn load_beside(
+        spec: &str,
+        net: Option<NetPlugin>,
+    ) -> (Vec<Candidate>, Result<ProfilerPlugin, ProfilerError>) {
+        let (candidates, loaded) = load_profiler(spec, net);
         let result = loaded.map(ProfilerPlugin).ok_or_else(|| {
             let lines: Vec<String> = candidates.iter().map(ToString::to_string).collect();
             ProfilerError(format!("no usable profiler in \"{spec}\": {}", lines.join("; ")))
@@ -43,10 +59,7 @@ impl ProfilerPlugin {
     ///
     /// The table is not one of this contract.
     pub fn linked(table: &'static CclProfilerV1) -> Result<ProfilerPlugin, ProfilerError> {
-        // SAFETY: a static table of its own size.
-        let (table, name) = unsafe { check(table) }.map_err(ProfilerError)?;
-        let how = "linked in".to_string();
-        Ok(ProfilerPlugin(Box::leak(Box::new(LoadedProfiler { table, name, file: None, how }))))
+        link_profiler(table).map(ProfilerPlugin).map_err(ProfilerError)
     }
 
     /// The profiler's name.
@@ -59,6 +72,19 @@ impl ProfilerPlugin {
         self.0.file.as_deref()
     }
 
+    /// The symbol of the contract it implements: `cclProfiler_v1`, or one of NCCL's.
+    pub fn contract(&self) -> String {
+        self.0.nccl.map_or_else(
+            || PROFILER_SYMBOL.to_string_lossy().into_owned(),
+            |plugin| ccl_plugin_nccl::profiler::symbol(plugin.version()),
+        )
+    }
+
+    /// Whether it was made for NCCL: then it takes times itself, when it is called.
+    pub fn is_made_for_nccl(&self) -> bool {
+        self.0.nccl.is_some()
+    }
+
     /// How it was checked, for the log.
     pub fn checked_by(&self) -> &'static str {
         &self.0.how
@@ -66,14 +92,15 @@ impl ProfilerPlugin {
 
     /// Makes a context for a communicator.
     ///
-    /// Leaks the eight bytes of its mask: the plugin may write to them for as long as the process lives.
+    /// Leaks the eight bytes of its mask, unless the plugin was made for NCCL, which has one for all: the plugin may write to them for as long as the process lives.
     ///
     /// # Errors
     ///
     /// The plugin's.
     pub fn init(&self, watched: Watched, log: LogFn) -> Result<ProfilerContext, ProfilerError> {
         let host = Host::leak(self.name(), log);
-        let mask: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
+        let mask = if self.is_made_for_nccl() { &UNUSED } else { Box::leak(Box::new(AtomicU64::new(0))) };
+        let interest = self.interest(mask);
         let comm = CclProfilerCommV1 {
             size: size_of::<CclProfilerCommV1>() as u32,
             rank: watched.rank,
@@ -84,14 +111,13 @@ impl ProfilerPlugin {
             name: ptr::null(),
         };
         let mut raw = ptr::null_mut();
-        let code = match self.0.table.init {
-            // SAFETY: `host` was just made and lives until the context is finalised; the mask lives on.
-            Some(init) => unsafe { init(&raw const (*host).table, &comm, mask.as_ptr(), &raw mut raw) },
-            None => ccl_plugin::Code::UNSUPPORTED.0,
-        };
+        // SAFETY: `host` was just made.
+        let table = unsafe { &raw const (*host).table };
+        // SAFETY: `host` lives until the context is finalised; the mask lives on.
+        let code = unsafe { self.init_raw(table, &comm, mask.as_ptr(), &raw mut raw) };
         if code == 0 {
             // SAFETY: `host` came from `Host::leak`, `raw` from this plugin's `init`.
-            return Ok(unsafe { ProfilerContext::from_raw(*self, raw, host, mask, watched.rank) });
+            return Ok(unsafe { ProfilerContext::from_raw(*self, raw, host, interest, watched.rank) });
         }
         // SAFETY: made above; a failed init keeps nothing of it.
         drop(unsafe { Box::from_raw(host) });
@@ -102,8 +128,35 @@ impl ProfilerPlugin {
         )))
     }
 
-    pub(super) fn table(&self) -> &'static CclProfilerV1 {
+    /// Its table, checked: for whoever checks plugins. `init` of one made for NCCL is [`ProfilerPlugin::init_raw`].
+    pub fn table(&self) -> &'static CclProfilerV1 {
         &self.0.table
+    }
+
+    /// What a context asks for that was made with this mask.
+    pub fn interest(&self, mask: &'static AtomicU64) -> Interest {
+        self.0.nccl.map_or(Interest::of_word(mask), Interest::of_nccl)
+    }
+
+    /// The entry `init`, or what stands in its place: for whoever checks plugins.
+    ///
+    /// # Safety
+    ///
+    /// As `ccl_profiler.h` asks of a host.
+    pub unsafe fn init_raw(
+        &self,
+        host: *const CclHostV1,
+        comm: *const CclProfilerCommV1,
+        mask: *mut u64,
+        context: *mut *mut c_void,
+    ) -> i32 {
+        match (self.0.nccl, self.0.table.init) {
+            // SAFETY: the caller's contract.
+            (Some(plugin), _) => unsafe { plugin.init(host, comm, mask, context) },
+            // SAFETY: as above.
+            (None, Some(init)) => unsafe { init(host, comm, mask, context) },
+            (None, None) => ccl_plugin::Code::UNSUPPORTED.0,
+        }
     }
 }
 
@@ -120,3 +173,6 @@ impl fmt::Debug for ProfilerPlugin {
         f.debug_struct("ProfilerPlugin").field("name", &self.name()).field("file", &self.file()).finish()
     }
 }
+
+/// The mask of contexts that have another.
+static UNUSED: AtomicU64 = AtomicU64::new(0);

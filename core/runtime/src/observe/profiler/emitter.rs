@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ccl_plugin_host::profiler::{Kind, StateKind};
+use ccl_plugin_host::profiler::{Interest, Kind, StateKind};
 
 use super::record::{Body, Name, Record, WORDS};
 use super::ring::Ring;
@@ -15,7 +15,7 @@ use super::thread::Bell;
 /// progress thread.
 pub(crate) struct Emitter {
     pub(super) ring: Ring<WORDS>,
-    mask: &'static AtomicU64,
+    interest: Interest,
     /// Ids given so far.
     ids: AtomicU64,
     pub(super) dropped_events: AtomicU64,
@@ -63,10 +63,10 @@ impl Span {
 }
 
 impl Emitter {
-    pub(super) fn new(mask: &'static AtomicU64, bell: Arc<Bell>, places: usize) -> Emitter {
+    pub(super) fn new(interest: Interest, bell: Arc<Bell>, places: usize) -> Emitter {
         Emitter {
             ring: Ring::new(places),
-            mask,
+            interest,
             ids: AtomicU64::new(0),
             dropped_events: AtomicU64::new(0),
             dropped_states: AtomicU64::new(0),
@@ -78,7 +78,7 @@ impl Emitter {
 
     /// What everything descends from: the mask is looked at here, once for each launch.
     pub(crate) fn top(&self) -> Span {
-        Span { id: 0, nearest: 0, mask: self.mask.load(Ordering::Relaxed) }
+        Span { id: 0, nearest: 0, mask: self.interest.bits() }
     }
 
     /// An event starts, if the mask wants it and there is room for it and its stop.

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ccl_plugin_host::profiler::Watched;
-use ccl_plugin_host::{LogFn, ProfilerPlugin};
+use ccl_plugin_host::{LogFn, NetPlugin, ProfilerPlugin};
 
 use self::delivery::Delivery;
 use self::launch::Launches;
@@ -43,10 +43,10 @@ pub(crate) struct Profile {
 
 impl Profile {
     /// The profiler that the settings ask for: the first usable of `CCL_PROFILER_PLUGIN`, else
-    /// `libccl-profiler.so` if there is one. `None`, with a line of log, if it cannot be had: a communicator
-    /// goes without.
-    pub(crate) fn open(config: &Config, watched: Watched) -> Option<Box<Profile>> {
-        let plugin = choose(config)?;
+    /// `libccl-profiler.so` or `libnccl-profiler.so` if there is one, else that of the library that `net` came from.
+    /// `None`, with a line of log, if it cannot be had: a communicator goes without.
+    pub(crate) fn open(config: &Config, watched: Watched, net: Option<NetPlugin>) -> Option<Box<Profile>> {
+        let plugin = choose(config, net)?;
         match Profile::new(plugin, watched, PLACES) {
             Ok(profile) => Some(Box::new(profile)),
             Err(error) => {
@@ -58,9 +58,9 @@ impl Profile {
 
     fn new(plugin: ProfilerPlugin, watched: Watched, places: usize) -> Result<Profile, String> {
         let context = plugin.init(watched, LogFn::tracing()).map_err(|error| error.to_string())?;
-        let (mask, done) = (context.mask(), Arc::<Done>::default());
+        let (interest, done) = (context.interest(), Arc::<Done>::default());
         let emitter = thread::serve(Arc::clone(&done), |bell| {
-            let emitter = Arc::new(Emitter::new(mask, bell, places));
+            let emitter = Arc::new(Emitter::new(interest, bell, places));
             (Delivery::new(Arc::clone(&emitter), context), emitter)
         });
         let emitter = emitter.map_err(|error| error.to_string())?;
@@ -102,14 +102,14 @@ impl Drop for Profile {
 }
 
 /// What became of every file that is considered, a line each, best first.
-fn choose(config: &Config) -> Option<ProfilerPlugin> {
+fn choose(config: &Config, net: Option<NetPlugin>) -> Option<ProfilerPlugin> {
     let names = config.profiler_plugin();
     let spec = match names {
-        [] => DEFAULT_PLUGIN.to_owned(),
+        [] => DEFAULT_PLUGINS.to_owned(),
         [only] if only.eq_ignore_ascii_case("none") => return None,
         names => names.join(","),
     };
-    let (candidates, loaded) = ProfilerPlugin::load(&spec);
+    let (candidates, loaded) = ProfilerPlugin::load_beside(&spec, net);
     match loaded {
         Ok(plugin) => {
             for candidate in &candidates {
@@ -131,8 +131,8 @@ fn choose(config: &Config) -> Option<ProfilerPlugin> {
     }
 }
 
-/// Used where it is installed and nothing else is asked for.
-const DEFAULT_PLUGIN: &str = "libccl-profiler.so";
+/// Used where they are installed and nothing else is asked for.
+const DEFAULT_PLUGINS: &str = "libccl-profiler.so,libnccl-profiler.so";
 /// Records that one communicator may have waiting: some 700 KiB.
 const PLACES: usize = 4096;
 /// How long closing a communicator waits for its profiler.

@@ -10,6 +10,8 @@ use ccl_plugin_host::profiler::{
 
 /// Words of a record.
 pub(super) const WORDS: usize = 20;
+/// Which of them says when it happened, in all records.
+pub(super) const TIME_WORD: usize = 2;
 
 /// What is put down.
 #[derive(Clone, Copy, Debug)]

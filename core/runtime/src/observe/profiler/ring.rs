@@ -74,6 +74,14 @@ impl<const N: usize, W: Word> Ring<N, W> {
         Some(record)
     }
 
+    /// A word of record `number`, which is not taken, if all of it is there.
+    pub(super) fn peek(&self, number: u64, word: usize) -> Option<u64> {
+        let slot = &self.slots[(number % self.slots.len() as u64) as usize];
+        // Pairs with the store in `put`.
+        let is_there = slot.ready.load(Ordering::Acquire) == number + 1;
+        is_there.then(|| slot.words[word].load(Ordering::Relaxed))
+    }
+
     /// Whether record `number` is there.
     pub(super) fn has(&self, number: u64) -> bool {
         let slot = &self.slots[(number % self.slots.len() as u64) as usize];
@@ -181,6 +189,7 @@ mod tests {
         for number in 0..100 {
             ring.put([number]);
             assert!(ring.has(number) && !ring.has(number + 1));
+            assert_eq!((ring.peek(number, 0), ring.peek(number + 1, 0)), (Some(number), None));
             assert_eq!(ring.take(number), Some([number]));
             assert_eq!(ring.take(number + 1), None);
             assert!(ring.promise(1), "the place that was taken");

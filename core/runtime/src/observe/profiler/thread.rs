@@ -11,6 +11,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use super::delivery::Delivery;
+use super::emitter::now_ns;
 use crate::discover::placement;
 use crate::error::{Error, Result};
 
@@ -153,7 +154,11 @@ fn run(bell: &Arc<Bell>) {
                 }
             }
         }
-        if moved {
+        let due = served.iter().filter_map(|(delivery, _)| delivery.due_ns()).min();
+        if let Some(due) = due {
+            let left = Duration::from_nanos(due.saturating_sub(now_ns()));
+            std::thread::park_timeout(left.min(MOMENT));
+        } else if moved {
             // What gathers meanwhile is passed on together.
             std::thread::park_timeout(MOMENT);
         } else {
