@@ -53,7 +53,8 @@
 //! ordinary library would clash with those of other networks and leak from everything that links it.
 //!
 //! A profiler is a [`Profiler`], exported with [`export_profiler!`] as `cclProfiler_v1`; its header is
-//! `plugins/include/ccl_profiler.h`.
+//! `plugins/include/ccl_profiler.h`. A tuner is a [`Tuner`], exported with [`export_tuner!`] as `cclTuner_v1`; its header
+//! is `plugins/include/ccl_tuner.h`.
 //!
 //! What this crate does not do: load anything (that is `ccl-plugin-host`), or know about plans,
 //! ranks or devices' programs. No type of CUDA appears; device memory is an address with a kind.
@@ -70,6 +71,7 @@ mod guard;
 pub mod net;
 pub mod profiler;
 mod settings;
+pub mod tuner;
 
 #[doc(hidden)]
 pub use c::CclNetV1Ref as __NetModule;
@@ -77,9 +79,14 @@ pub use c::{CclErrorV1, CclHostV1, CclMemoryV1, CclNetPropertiesV1, CclNetV1, Cc
 pub use code::Code;
 pub use error::{Error, Result};
 #[doc(hidden)]
-pub use export::{__exported_profiler, __exported_table, __profiler_module, __root_module};
+pub use export::{
+    __exported_profiler, __exported_table, __exported_tuner, __profiler_module, __root_module, __tuner_module,
+};
 pub use net::Net;
 pub use profiler::Profiler;
 #[doc(hidden)]
 pub use profiler::c::CclProfilerV1Ref as __ProfilerModule;
 pub use settings::Settings;
+pub use tuner::Tuner;
+#[doc(hidden)]
+pub use tuner::c::CclTunerV1Ref as __TunerModule;
