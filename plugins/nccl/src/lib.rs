@@ -6,3 +6,4 @@
 //! What it does not do: look for libraries or open them, which `ccl-plugin-host` does.
 
 pub mod net;
+pub mod tuner;

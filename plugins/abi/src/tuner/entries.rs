@@ -7,7 +7,8 @@ use std::slice;
 use super::c::{CclTunerCallV1, CclTunerCandidateV1, CclTunerCommV1, CclTunerV1};
 use super::traits::Tuner;
 use super::types::{Call, Candidate, Comm};
-use crate::c::{CclHostV1, CclSettingV1};
+use crate::c::{CclHostV1, CclSettingV1, LOG_WARN};
+use crate::code::Code;
 use crate::error::{Error, Result};
 use crate::forward;
 use crate::guard::guard;
@@ -99,7 +100,7 @@ impl<T: Tuner> Entries<T> {
             let comm = unsafe { Comm::from_c(&*comm) };
             // SAFETY: the contract of the entries.
             let settings = unsafe { Settings::from_c(settings, count) }?;
-            let context = Context { tuner: make(&comm, &settings)?, sound: true };
+            let context = Context { tuner: said(make(&comm, &settings))?, sound: true };
             let context: Ptr = Box::into_raw(Box::new(context)).cast();
             // SAFETY: the host's table is valid until `finalize`, where we leave.
             unsafe { forward::enter(context, host) };
@@ -131,10 +132,10 @@ impl<T: Tuner> Entries<T> {
     ) -> i32 {
         // SAFETY: a context from `init`, used by this call only.
         let context = unsafe { &mut *context.cast::<Context<T>>() };
-        guard(Self::at("advise"), || {
-            if !context.sound {
-                return Err(Error::invalid("an earlier call panicked, the context can only be finalised"));
-            }
+        if !context.sound {
+            return Code::PANIC.0;
+        }
+        let code = guard(Self::at("advise"), || {
             // SAFETY: the host says how much of the struct is there.
             if unsafe { (*call).size } < size_of::<CclTunerCallV1>() as u32 {
                 return Err(Error::invalid("expected a call's description of version 1"));
@@ -144,10 +145,7 @@ impl<T: Tuner> Entries<T> {
                 unsafe { (Call::from_c(&*call), slice::from_raw_parts(candidates, count as usize)) };
             // SAFETY: as above.
             let mut copies = unsafe { copied(places) }?;
-            context.sound = false;
-            let advised = context.tuner.advise(&call, &mut copies);
-            context.sound = true;
-            advised?;
+            said(context.tuner.advise(&call, &mut copies))?;
             for (place, copy) in places.iter().zip(&copies) {
                 // SAFETY: as above, and `copied` has checked the size.
                 let place = unsafe { &mut **place };
@@ -155,7 +153,9 @@ impl<T: Tuner> Entries<T> {
                     (copy.cost_ns, copy.channels, copy.chunk_bytes);
             }
             Ok(())
-        })
+        });
+        context.sound = code != Code::PANIC.0;
+        code
     }
 
     unsafe extern "C" fn finalize(context: Ptr) -> i32 {
@@ -171,6 +171,11 @@ impl<T: Tuner> Entries<T> {
     fn at(entry: &'static str) -> (&'static str, &'static str) {
         (T::NAME.to_str().unwrap_or("tuner"), entry)
     }
+}
+
+/// Puts the words of an error into the log, since a code has none.
+fn said<R>(result: Result<R>) -> Result<R> {
+    result.inspect_err(|error| forward::log_line(LOG_WARN, None, 0, &error.to_string()))
 }
 
 /// # Safety

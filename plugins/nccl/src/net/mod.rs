@@ -12,7 +12,7 @@ mod comm;
 mod context;
 mod device;
 mod layout;
-mod logger;
+pub(crate) mod logger;
 mod plugin;
 
 use std::ops::RangeInclusive;
