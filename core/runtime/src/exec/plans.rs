@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ccl_plan::cost::{Nodes, Rates, read_from_bytes};
 use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::program::Checked;
-use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
+use ccl_plan::select::{Advice, Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
 use ccl_plan::verify::{Depth, verify};
 use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algorithms};
 
@@ -585,8 +585,8 @@ pub(crate) fn tuned_selection(
     let (rates, rules) = (tuning.rates(reach).on(n, cores), tuning.rules(reach, n));
     let max_channels = most_channels(config);
     let nodes = Nodes::new(nodes, tuning.rates(near));
-    let inputs = Inputs { n, rates, nodes, max_channels, max_peers: MOST_PEERS, level, allow, user, rules };
-    select(inputs)
+    let (advice, max_peers) = (Advice::default(), MOST_PEERS);
+    select(Inputs { n, rates, nodes, max_channels, max_peers, level, allow, user, rules, advice })
 }
 
 fn select(inputs: Inputs) -> Result<Selection> {
