@@ -35,6 +35,7 @@ mod nccl;
 pub mod net;
 pub mod profiler;
 mod search;
+pub mod tuner;
 
 pub use error::{Detail, NetError};
 pub use log::{LogFn, LogLine};
@@ -44,3 +45,4 @@ pub use net::{
 };
 pub use profiler::ProfilerPlugin;
 pub use search::{Candidate, Verdict};
+pub use tuner::TunerPlugin;

@@ -11,17 +11,24 @@ pub fn toy(name: &str, version: u32, flags: &[&str]) -> String {
 
 /// The file of a plugin with a table for each of these versions, `lib<name>.so`.
 pub fn toy_of_versions(name: &str, versions: &[u32], flags: &[&str]) -> String {
-    let objects: Vec<PathBuf> = versions
-        .iter()
-        .map(|version| {
-            let object = folder().join(format!("{name}-{version}.o"));
-            let define = format!("-DNET_VERSION={version}");
-            let source = plugins().join("nccl/tests/plugins/toy_net.c");
-            cc(&[&["-c", &define], flags].concat(), &[source], &object);
-            object
-        })
-        .collect();
+    let objects: Vec<PathBuf> = versions.iter().map(|version| object(name, "net", *version, flags)).collect();
     link(name, &objects)
+}
+
+/// The file of a tuner with a table for each of these versions, `lib<name>.so`.
+pub fn toy_tuner(name: &str, versions: &[u32], flags: &[&str]) -> String {
+    let objects: Vec<PathBuf> =
+        versions.iter().map(|version| object(name, "tuner", *version, flags)).collect();
+    link(name, &objects)
+}
+
+/// The object of a plugin of a kind, `toy_<kind>.c`, of one version.
+pub fn object(name: &str, kind: &str, version: u32, flags: &[&str]) -> PathBuf {
+    let object = folder().join(format!("{name}-{kind}-{version}.o"));
+    let define = format!("-D{}_VERSION={version}", kind.to_uppercase());
+    let source = plugins().join(format!("nccl/tests/plugins/toy_{kind}.c"));
+    cc(&[&["-c", &define], flags].concat(), &[source], &object);
+    object
 }
 
 /// The file `lib<name>.so` of sources and objects.
