@@ -31,7 +31,9 @@ fn a_hundred_communicators_leave_nothing_behind() {
         for _ in 0..99 {
             cycle();
         }
-        assert_eq!((count("fd"), count("task")), before);
+        // The root of the last may not be gone yet, as little as that of the first.
+        let (descriptors, threads) = (count("fd"), count("task"));
+        assert!(descriptors <= before.0 && threads <= before.1, "{descriptors}, {threads}: {before:?}");
         assert_eq!(ask(&file, "toy_tuner_inits", version), 100);
     }
 }

@@ -88,9 +88,13 @@ impl Tuner for Advisor {
         // SAFETY: a context that is not ended.
         let result = unsafe { self.plugin.calls.info(self.raw, asked, &mut costs, &mut channels) };
         self.plugin.outcome("getCollInfo", result)?;
-        if costs.apply(candidates) == Asked::ForWhatIsNotOffered && !self.said {
-            self.said = true;
-            self.plugin.say_not_offered();
+        if costs.apply(candidates) == Asked::ForWhatIsNotOffered {
+            // The channels and chunks that it wants are those of another algorithm.
+            if !self.said {
+                self.said = true;
+                self.plugin.say_not_offered();
+            }
+            return Ok(());
         }
         let Some(best) = cheapest(candidates) else { return Ok(()) };
         if let Some(channels) = u32::try_from(channels).ok().filter(|channels| *channels > 0) {

@@ -22,6 +22,8 @@ pub(crate) struct Costs {
     before: [[f32; PROTOCOLS]; ALGORITHMS],
     /// Of each row, which candidate it stands for.
     candidates: [Option<usize>; ALGORITHMS],
+    /// Whether a cell was chosen that is not offered.
+    chose_elsewhere: bool,
 }
 
 impl Costs {
@@ -36,7 +38,7 @@ impl Costs {
                 cells[row] = [(candidates[place].cost_ns / NS_PER_US) as f32; PROTOCOLS];
             }
         }
-        Costs { cells, before: cells, candidates: places }
+        Costs { cells, before: cells, candidates: places, chose_elsewhere: false }
     }
 
     /// What a plugin gets: said to be a table of pointers, but one block of numbers.
@@ -58,14 +60,15 @@ impl Costs {
     pub(crate) fn choose(&mut self, algorithm: c_int, protocol: c_int) {
         let row = usize::try_from(algorithm).ok().and_then(|row| self.cells.get_mut(row));
         let cell = row.zip(usize::try_from(protocol).ok()).and_then(|(row, column)| row.get_mut(column));
-        if let Some(cell) = cell.filter(|cell| **cell != IGNORE) {
-            *cell = 0.0;
+        match cell.filter(|cell| **cell != IGNORE) {
+            Some(cell) => *cell = 0.0,
+            None => self.chose_elsewhere = algorithm >= 0,
         }
     }
 
     /// Writes what the plugin has changed into the candidates. Says whether it asked for what was not offered.
     pub(crate) fn apply(&self, candidates: &mut [Candidate<'_>]) -> Asked {
-        let mut asked = Asked::ForNothingElse;
+        let mut asked = if self.chose_elsewhere { Asked::ForWhatIsNotOffered } else { Asked::ForNothingElse };
         for (row, (cells, before)) in self.cells.iter().zip(&self.before).enumerate() {
             let changed = cells.iter().zip(before).any(|(cell, before)| cell.to_bits() != before.to_bits());
             match self.candidates[row] {
@@ -154,10 +157,11 @@ mod tests {
         let (after, asked) = costs_after(|cells| cells[4][2] = 0.0);
         assert_eq!((after, asked), (vec![500.0, 3000.0, 2000.0], Asked::ForWhatIsNotOffered));
         let mut costs = Costs::new(&candidates());
-        costs.choose(6, 2);
+        for (algorithm, protocol) in [(6, 2), (1, 9), (40, 0)] {
+            costs.choose(algorithm, protocol);
+            assert_eq!(costs.apply(&mut candidates()), Asked::ForWhatIsNotOffered);
+        }
         costs.choose(-1, 0);
-        costs.choose(1, 9);
-        costs.choose(40, 0);
         assert_eq!(costs.apply(&mut candidates()), Asked::ForNothingElse);
         costs.choose(1, 2);
         let mut all = candidates();

@@ -250,3 +250,84 @@ impl Said {
 const SMALLEST_POWER: u32 = 3;
 /// The largest, which stands for all above.
 const LARGEST_BYTES: u64 = 1 << 39;
+
+#[cfg(test)]
+mod tests {
+    use ccl_plan::Algorithm;
+
+    use super::*;
+
+    fn selection() -> Selection {
+        let config = Config::builder().set("CCL_TUNING_FILE", "none").build().unwrap();
+        crate::exec::selection(&config, 8, Reach::Memory, 8, &[]).unwrap()
+    }
+
+    /// What becomes of a question about an all-reduce if its candidates are changed so.
+    fn after(change: impl Fn(&mut [Candidate<'static>])) -> Option<Choice> {
+        let questions = questions(&selection());
+        let asked = |one: &&Question| one.collective == Collective::AllReduce && one.bytes == 1 << 20;
+        let question = questions.iter().find(asked).unwrap();
+        let mut candidates = question.candidates();
+        change(&mut candidates);
+        question.advised(&question.candidates(), &candidates, 4).map(|advised| advised.choice)
+    }
+
+    fn named<'a>(candidates: &'a mut [Candidate<'static>], name: &str) -> &'a mut Candidate<'static> {
+        candidates.iter_mut().find(|one| one.algorithm == name).unwrap()
+    }
+
+    #[test]
+    fn every_size_is_asked_for_once() {
+        let questions = questions(&selection());
+        let mut next = 0;
+        for question in questions.iter().filter(|one| one.collective == Collective::AllReduce) {
+            assert_eq!(question.least, next);
+            assert!((question.least..=question.most).contains(&question.bytes));
+            next = question.most.wrapping_add(1);
+        }
+        assert_eq!(next, 0, "to the largest there is");
+        let bytes: Vec<u64> = questions[..4].iter().map(|question| question.bytes).collect();
+        assert_eq!(bytes, [8, 12, 16, 24]);
+        assert!(questions.iter().all(|question| question.collective != Collective::Send));
+    }
+
+    #[test]
+    fn the_least_cost_wins_and_channels_are_cut_to_what_there_is() {
+        let choice = after(|all| (named(all, "ring").cost_ns, named(all, "ring").channels) = (0.0, 64));
+        assert_eq!(choice, Some(Choice { algorithm: Algorithm::Ring, channels: 4 }));
+        let choice = after(|all| all.iter_mut().for_each(|one| (one.cost_ns, one.channels) = (5.0, 0)));
+        let chosen = selection().choose(Collective::AllReduce, 1 << 20).algorithm;
+        assert_eq!(
+            choice,
+            Some(Choice { algorithm: chosen, channels: 1 }),
+            "among equals what the host prefers"
+        );
+        let choice = after(|all| {
+            all.iter_mut().for_each(|one| {
+                if one.algorithm != "ring" {
+                    one.forbid()
+                }
+            })
+        });
+        assert_eq!(choice.unwrap().algorithm, Algorithm::Ring);
+    }
+
+    #[test]
+    fn no_opinion_and_one_that_cannot_be_followed_are_none() {
+        assert_eq!(after(|_| ()), None);
+        assert_eq!(after(|all| all.iter_mut().for_each(Candidate::forbid)), None);
+        assert_eq!(after(|all| named(all, "ring").cost_ns = f64::NAN), None);
+        assert!(after(|all| named(all, "ring").cost_ns = f64::INFINITY).is_some());
+    }
+
+    #[test]
+    fn ranges_that_say_the_same_are_one() {
+        let choice = Choice { algorithm: Algorithm::Ring, channels: 1 };
+        let advised =
+            |from, up_to| Advised { collective: Collective::Reduce, from, up_to, choice, chunk_bytes: 0 };
+        assert!(goes_on(&advised(0, 8), &advised(9, 12)));
+        assert!(!goes_on(&advised(0, 8), &advised(13, 16)), "nothing was said of what lies between");
+        assert!(!goes_on(&advised(0, 8), &Advised { chunk_bytes: 64, ..advised(9, 12) }));
+        assert!(!goes_on(&advised(0, u64::MAX), &advised(0, 8)));
+    }
+}
