@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ccl::network::{self, Candidate, Verdict};
-use ccl::{Config, Result};
+use ccl::{Config, Result, tuner};
 use serde::Serialize;
 
 use crate::text;
@@ -37,7 +37,7 @@ struct Kind {
 }
 
 /// Every kind.
-const KINDS: &[Kind] = &[Kind { name: "net", rows: networks }];
+const KINDS: &[Kind] = &[Kind { name: "net", rows: networks }, Kind { name: "tuner", rows: tuners }];
 
 /// One candidate.
 #[derive(Debug, Serialize)]
@@ -109,6 +109,12 @@ fn networks(kind: &'static str, config: &Config) -> Vec<Row> {
         rows.push(Row { kind, file, offers: Vec::new(), verdict: Standing::Problem, why });
     }
     rows
+}
+
+/// Files in the order of the settings, then that of the network.
+fn tuners(kind: &'static str, config: &Config) -> Vec<Row> {
+    let network = network::choose(config).ok();
+    tuner::candidates(config, network).into_iter().map(|candidate| Row::of(kind, candidate)).collect()
 }
 
 fn table(rows: &[Row]) -> String {
