@@ -51,7 +51,7 @@ fn keeps_all(plugin: &str, lacks: &[&str]) {
         let expected = if lacks.contains(&name) { "skipped" } else { "ok" };
         assert_eq!(clause["verdict"], expected, "{plugin}: {clause}");
     }
-    assert_eq!(report["clauses"].as_array().unwrap().len(), 32);
+    assert_eq!((report["clauses"].as_array().unwrap().len(), &report["kind"]), (32, &Value::from("net")));
     assert_eq!((output.status.code(), &report["ok"]), (Some(0), &Value::Bool(true)));
 }
 
@@ -189,6 +189,35 @@ fn people_read_a_table_and_programs_a_status() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(said.contains("expected one of table,") && said.contains("found `oder`"), "{said}");
+}
+
+#[test]
+fn the_kind_of_a_file_is_found_by_its_tables() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let file = |name: &str, symbols: &str| {
+        let source = folder.join(format!("{name}.c"));
+        std::fs::write(&source, symbols).unwrap();
+        compile(source.to_str().unwrap(), name, &[])
+    };
+    let check = |file: &str, arguments: &[&str]| {
+        let output = ccl(&[&["check", file, "--json", "--clause", "table"], arguments].concat(), &[]);
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    // A table that nobody reads before its kind is known: then it is found to be too short.
+    let one = file("kit_kind_one", "const unsigned ncclNetPlugin_v12[64] = {0};");
+    let (status, said) = check(&one, &[]);
+    assert!(status == Some(1) && said.contains("\"kind\":\"net\""), "{said}");
+    let two = file("kit_kind_two", "const unsigned cclNet_v1[64] = {16, 1}, ncclTunerPlugin_v3[8] = {0};");
+    let (status, said) = check(&two, &[]);
+    assert!(status == Some(2) && said.contains("is net tuner") && said.contains("--kind"), "{said}");
+    let (status, said) = check(&two, &["--kind", "net"]);
+    assert!(status == Some(1) && said.contains("found size 16"), "{said}");
+    let (status, said) = check(&two, &["--kind", "nett"]);
+    assert!(status == Some(2) && said.contains("possible values: net"), "{said}");
+    let crashing =
+        file("kit_kind_crash", "__attribute__((constructor)) void start(void) { __builtin_trap(); }");
+    let (status, said) = check(&crashing, &[]);
+    assert!(status == Some(1) && said.contains("crashes: "), "{said}");
 }
 
 #[test]

@@ -9,39 +9,48 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ccl_plugin_host::NetPlugin;
-
-use crate::breach::{Outcome, Stop};
-use crate::pair::Stage;
+use crate::breach::{Outcome, Stop, skip};
+use crate::clauses::net;
 use crate::pulse::Pulse;
-use crate::raw::Table;
 use crate::{Clause, Verdict};
 
 /// What is checked, and how.
 #[derive(Clone)]
 pub struct Subject {
-    /// Loads the plugin; what is wrong with its table if it cannot be had.
-    load: Arc<dyn Fn() -> Result<NetPlugin, String> + Send + Sync>,
-    /// What the clause `speed` compares with.
-    pub reference: Option<NetPlugin>,
-    /// For its `init`.
-    pub settings: Vec<(String, String)>,
-    /// Which of its devices.
-    pub device: u32,
+    plugin: Plugin,
     /// How long a call may run, and anything that must come may take, before that is a breach.
     pub patience: Duration,
 }
 
-impl Subject {
-    /// The plugin that `load` gives, unset, on its first device.
-    pub fn new(load: impl Fn() -> Result<NetPlugin, String> + Send + Sync + 'static) -> Subject {
-        Subject {
-            load: Arc::new(load),
-            reference: None,
-            settings: Vec::new(),
-            device: 0,
-            patience: Duration::from_secs(10),
-        }
+/// A plugin of some kind: how it is loaded and driven.
+#[derive(Clone)]
+enum Plugin {
+    Net(net::Net),
+}
+
+/// How clauses of some kind are run; what was looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Run {
+    Net(fn(&net::Stage) -> Outcome<String>),
+}
+
+/// Loads a plugin; what is wrong with its table if it cannot be had.
+pub(crate) type Load<P> = Arc<dyn Fn() -> Result<P, String> + Send + Sync>;
+
+impl From<net::Net> for Subject {
+    fn from(net: net::Net) -> Subject {
+        Subject { plugin: Plugin::Net(net), patience: PATIENCE }
+    }
+}
+
+impl Plugin {
+    /// Loads the plugin and holds it to a clause; why it cannot be loaded.
+    fn play(&self, run: Run, pulse: &Arc<Pulse>) -> Result<Outcome<String>, String> {
+        Ok(match (self, run) {
+            (Plugin::Net(net), Run::Net(run)) => run(&net.stage(pulse)?),
+            #[allow(unreachable_patterns, reason = "there may be one kind only")]
+            _ => skip("is a clause of another kind of plugins"),
+        })
     }
 }
 
@@ -50,12 +59,12 @@ impl Subject {
 pub fn judge(clause: &Clause, subject: &Subject) -> Verdict {
     let pulse = Arc::new(Pulse::new(subject.patience));
     let (send, verdict) = mpsc::channel();
-    let (subject, run, noted) = (subject.clone(), clause.run, Arc::clone(&pulse));
+    let (plugin, run, noted) = (subject.plugin.clone(), clause.run, Arc::clone(&pulse));
     let patience = subject.patience;
     let is_table = clause.name == "table";
     thread::spawn(move || {
         // Nobody is there any more if it took too long.
-        let _ = send.send(play(run, &subject, noted, is_table));
+        let _ = send.send(play(run, &plugin, &noted, is_table));
     });
     let begun = Instant::now();
     loop {
@@ -124,20 +133,12 @@ pub fn judge_apart(mut command: Command, patience: Duration) -> io::Result<Verdi
     })
 }
 
-fn play(run: crate::clauses::Run, subject: &Subject, pulse: Arc<Pulse>, is_table: bool) -> Verdict {
-    let plugin = match pulse.during("dlopen", || (subject.load)()) {
-        Ok(plugin) => plugin,
+fn play(run: Run, plugin: &Plugin, pulse: &Arc<Pulse>, is_table: bool) -> Verdict {
+    let outcome = match plugin.play(run, pulse) {
+        Ok(outcome) => outcome,
         Err(why) if is_table => return Verdict::Breach(why),
         Err(_) => return Verdict::Skipped("its table cannot be used".to_owned()),
     };
-    let own = plugin.own_settings().into_iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let stage = Stage {
-        table: Table { entries: plugin.table(), pulse: Arc::clone(&pulse) },
-        settings: own.chain(subject.settings.iter().cloned()).collect(),
-        device: subject.device,
-        reference: subject.reference.map(|plugin| plugin.table()),
-    };
-    let outcome: Outcome<String> = run(&stage);
     match (outcome, pulse.complaint()) {
         (Err(Stop::Breach(words)), _) | (_, Some(words)) => Verdict::Breach(words),
         (Err(Stop::Skip(why)), None) => Verdict::Skipped(why),
@@ -213,6 +214,8 @@ impl Collected {
 const MARK: &str = "ccl-plugin-check: ";
 /// How long what a process said may take to arrive after its end.
 const FOR_THE_REST: Duration = Duration::from_secs(5);
+/// How long a call may run if nobody says otherwise.
+const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How much longer than a call a clause may take: the longest has a hundred contexts.
 const CLAUSE_OVER_CALL: u32 = 6;

@@ -1,35 +1,34 @@
-//! Drives a network plugin through every clause of its contract, `cclNet_v1`, and says which it keeps.
+//! Drives a plugin through every clause of its contract, and says which it keeps.
 //!
-//! A [`Clause`] is one promise of `plugins/include/ccl_net.h`. [`judge`] holds a plugin to one of them in
+//! A [`Clause`] is one promise of a header in `plugins/include`, and belongs to a [`Kind`] of plugins. [`judge`] holds a plugin to one of them in
 //! this process; [`judge_apart`] does so in a process of its own, so that a plugin that crashes or hangs is
 //! a verdict and not the end of the checker.
 //!
 //! ```
-//! use ccl_plugin_check::{Subject, Verdict, clause, judge};
+//! use ccl_plugin_check::{Kind, Net, Subject, Verdict, judge};
 //! use ccl_plugin_host::NetPlugin;
 //!
 //! let load = || NetPlugin::linked(ccl_net_socket::table()).map_err(|error| error.to_string());
-//! let subject = Subject::new(load);
-//! let verdict = judge(clause("order").unwrap(), &subject);
+//! let subject = Subject::from(Net::new(load));
+//! let verdict = judge(Kind::Net.clause("order").unwrap(), &subject);
 //! assert!(matches!(verdict, Verdict::Ok(_)), "{verdict:?}");
 //! ```
 //!
-//! Both ends of every connection are in one process, on one device or two contexts of it. The checker keeps
+//! Of networks both ends of every connection are in one process, on one device or two contexts of it. The checker keeps
 //! the host's side of the contract to the letter, so that whatever goes wrong is the plugin's.
 //!
 //! What this crate does not do: measure how fast a plugin should be (it compares with a reference and says
 //! the ratio), look at what goes over the wire, or check device memory, which needs a device.
 
 mod breach;
-mod buffer;
 mod clauses;
 mod judge;
-mod pair;
+mod kind;
 mod pulse;
-mod raw;
 
-pub use clauses::{CLAUSES, clause};
+pub use clauses::net::Net;
 pub use judge::{Subject, judge, judge_apart, report};
+pub use kind::Kind;
 
 /// One promise of the contract, and how a plugin is held to it.
 #[derive(Debug)]
@@ -38,7 +37,7 @@ pub struct Clause {
     pub name: &'static str,
     /// The promise, in a sentence.
     pub promise: &'static str,
-    run: clauses::Run,
+    run: judge::Run,
 }
 
 /// What became of a clause.

@@ -38,6 +38,7 @@ mod search;
 pub mod tuner;
 
 pub use error::{Detail, NetError};
+pub use library::exported;
 pub use log::{LogFn, LogLine};
 pub use net::{
     Connecting, Handle, Listener, MemoryKind, Mr, NetContext, NetPlugin, Properties, RecvBuffer, RecvComm,

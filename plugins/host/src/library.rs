@@ -136,6 +136,16 @@ fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedNet>) {
     }
 }
 
+/// Whether a file exports one of these symbols. Loads it for good, which runs its initialisers.
+///
+/// # Errors
+///
+/// It cannot be opened.
+pub fn exported(file: &Path, mut symbols: impl Iterator<Item = String>) -> Result<bool, String> {
+    let library = open(&Place::File(file.to_path_buf()))?;
+    Ok(symbols.any(|symbol| !address(&library, &symbol).is_null()))
+}
+
 /// Opens without ever closing: even a library we refuse may have started threads.
 pub(crate) fn open(place: &Place) -> Result<ManuallyDrop<Library>, String> {
     let opened = match place {

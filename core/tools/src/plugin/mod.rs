@@ -1,6 +1,7 @@
 //! `ccl plugin`: which plugins would be used, and whether one keeps its contract.
 
 mod check;
+mod kind;
 mod list;
 
 use std::process::ExitCode;

@@ -9,7 +9,7 @@ use ccl_plugin::c::{self, CclMemoryV1, CclWatchV1};
 
 use super::{Context, Table, entry, optional};
 use crate::breach::{Failed, Outcome, breach};
-use crate::buffer::Buffer;
+use crate::clauses::net::buffer::Buffer;
 
 /// A request, until it is dead.
 #[derive(Debug)]

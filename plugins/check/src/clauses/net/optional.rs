@@ -8,9 +8,9 @@ use ccl_plugin::c::{CclWatchV1, FLAG_ONE_SIDED};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::breach::{Outcome, breach, expect, skip};
-use crate::buffer::Buffer;
-use crate::pair::{Message, Pair, Stage, WINDOW};
-use crate::raw::{Pending, SendEnd};
+use crate::clauses::net::buffer::Buffer;
+use crate::clauses::net::pair::{Message, Pair, Stage, WINDOW};
+use crate::clauses::net::raw::{Pending, SendEnd};
 
 pub(super) fn test_many(stage: &Stage) -> Outcome<String> {
     let entries = stage.table.entries;

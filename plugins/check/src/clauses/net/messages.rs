@@ -6,9 +6,9 @@ use ccl_plugin::Code;
 use ccl_plugin::c::{MEMORY_CUDA, MEMORY_DMABUF};
 
 use crate::breach::{Outcome, breach, expect};
-use crate::buffer::Buffer;
-use crate::pair::{Message, Pair, Sending, Stage, WINDOW};
-use crate::raw::Pending;
+use crate::clauses::net::buffer::Buffer;
+use crate::clauses::net::pair::{Message, Pair, Sending, Stage, WINDOW};
+use crate::clauses::net::raw::Pending;
 
 pub(super) fn sizes(stage: &Stage) -> Outcome<String> {
     let context = stage.context()?;

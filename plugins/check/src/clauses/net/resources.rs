@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::breach::{Outcome, breach, expect, skip};
-use crate::pair::{Message, Pair, Receiving, Sending, Stage, WINDOW};
+use crate::clauses::net::pair::{Message, Pair, Receiving, Sending, Stage, WINDOW};
 
 pub(super) fn threads(stage: &Stage) -> Outcome<String> {
     let context = stage.context()?;

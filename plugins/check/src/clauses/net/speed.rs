@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::breach::{Outcome, breach, skip};
-use crate::buffer::Buffer;
-use crate::pair::{Pair, Stage};
+use crate::clauses::net::buffer::Buffer;
+use crate::clauses::net::pair::{Pair, Stage};
 
 pub(super) fn speed(stage: &Stage) -> Outcome<String> {
     let Some(reference) = stage.reference else { return skip("there is nothing to compare with") };

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use ccl_plugin::c::{CclNetPropertiesV1, CclNetV1};
 
 use crate::breach::{Failed, Outcome, Stop, breach};
-use crate::buffer::Buffer;
-use crate::raw::{Connecting, Context, Listener, Pending, RecvEnd, SendEnd, Table, empty_properties};
+use crate::clauses::net::buffer::Buffer;
+use crate::clauses::net::raw::{
+    Connecting, Context, Listener, Pending, RecvEnd, SendEnd, Table, empty_properties,
+};
 
 /// Where a clause plays: a plugin, how it is set, and which of its devices.
 pub(crate) struct Stage {

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use ccl_plugin::Code;
 
 use crate::breach::{Failed, Outcome, breach, expect, skip};
-use crate::buffer::Buffer;
-use crate::pair::{Message, Pair, Sending, Stage, WINDOW};
-use crate::raw::Pending;
+use crate::clauses::net::buffer::Buffer;
+use crate::clauses::net::pair::{Message, Pair, Sending, Stage, WINDOW};
+use crate::clauses::net::raw::Pending;
 
 pub(super) fn too_long(stage: &Stage) -> Outcome<String> {
     let mut pair = stage.pair()?;
@@ -157,7 +157,7 @@ pub(super) fn close_pending(stage: &Stage) -> Outcome<String> {
 }
 
 /// A send that is pending when its comm closes: its bytes are the host's again.
-fn pending_send(stage: &Stage, context: &crate::raw::Context) -> Outcome<()> {
+fn pending_send(stage: &Stage, context: &crate::clauses::net::raw::Context) -> Outcome<()> {
     let Pair { mut send, mut recv } = stage.pair_between(context, context)?;
     let message = Buffer::message(4, 1 << 20);
     let mut pending = None;

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use ccl_plugin::c::HANDLE_BYTES;
 
 use crate::breach::{Failed, Outcome, Stop, breach, expect};
-use crate::buffer::Buffer;
-use crate::pair::{Message, Pair, Stage};
-use crate::raw::{Connecting, Context, Listener};
+use crate::clauses::net::buffer::Buffer;
+use crate::clauses::net::pair::{Message, Pair, Stage};
+use crate::clauses::net::raw::{Connecting, Context, Listener};
 
 pub(super) fn handle(stage: &Stage) -> Outcome<String> {
     let context = stage.context()?;

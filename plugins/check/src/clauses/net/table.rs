@@ -8,8 +8,8 @@ use ccl_plugin::c::{
 };
 
 use crate::breach::{Failed, Outcome, breach, expect};
-use crate::pair::{Message, Stage};
-use crate::raw::{empty_properties, text};
+use crate::clauses::net::pair::{Message, Stage};
+use crate::clauses::net::raw::{empty_properties, text};
 
 /// Whoever loads a plugin checks its table; here is said what else it offers.
 pub(super) fn table(stage: &Stage) -> Outcome<String> {
