@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::breach::{Outcome, Stop, skip};
-use crate::clauses::net;
+use crate::clauses::{net, tuner};
 use crate::pulse::Pulse;
 use crate::{Clause, Verdict};
 
@@ -26,12 +26,14 @@ pub struct Subject {
 #[derive(Clone)]
 enum Plugin {
     Net(net::Net),
+    Tuner(tuner::Tuner),
 }
 
 /// How clauses of some kind are run; what was looked at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Run {
     Net(fn(&net::Stage) -> Outcome<String>),
+    Tuner(fn(&tuner::Stage) -> Outcome<String>),
 }
 
 /// Loads a plugin; what is wrong with its table if it cannot be had.
@@ -43,12 +45,18 @@ impl From<net::Net> for Subject {
     }
 }
 
+impl From<tuner::Tuner> for Subject {
+    fn from(tuner: tuner::Tuner) -> Subject {
+        Subject { plugin: Plugin::Tuner(tuner), patience: PATIENCE }
+    }
+}
+
 impl Plugin {
     /// Loads the plugin and holds it to a clause; why it cannot be loaded.
     fn play(&self, run: Run, pulse: &Arc<Pulse>) -> Result<Outcome<String>, String> {
         Ok(match (self, run) {
             (Plugin::Net(net), Run::Net(run)) => run(&net.stage(pulse)?),
-            #[allow(unreachable_patterns, reason = "there may be one kind only")]
+            (Plugin::Tuner(tuner), Run::Tuner(run)) => run(&tuner.stage(pulse)?),
             _ => skip("is a clause of another kind of plugins"),
         })
     }

@@ -27,6 +27,7 @@ mod kind;
 mod pulse;
 
 pub use clauses::net::Net;
+pub use clauses::tuner::Tuner;
 pub use judge::{Subject, judge, judge_apart, report};
 pub use kind::Kind;
 

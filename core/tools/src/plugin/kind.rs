@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use ccl::tuner::TunerPlugin;
 use ccl::{Error, Result, network};
-use ccl_plugin_check::{Kind, Net, Subject, Verdict};
+use ccl_plugin_check::{Kind, Net, Subject, Tuner, Verdict};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// The kinds that have clauses, as values of an option.
@@ -54,6 +55,14 @@ pub(super) fn network(file: &str, device: u32, settings: &[(String, String)]) ->
     net.settings = settings.to_vec();
     net.device = device;
     net.into()
+}
+
+/// A tuner.
+pub(super) fn tuner(file: &str, settings: &[(String, String)]) -> Subject {
+    let file = file.to_owned();
+    let mut tuner = Tuner::new(move || TunerPlugin::load(&file).1.map_err(|error| error.to_string()));
+    tuner.settings = settings.to_vec();
+    tuner.into()
 }
 
 fn with_clauses() -> impl Iterator<Item = Kind> {

@@ -114,7 +114,10 @@ fn networks(kind: &'static str, config: &Config) -> Vec<Row> {
 /// Files in the order of the settings, then that of the network.
 fn tuners(kind: &'static str, config: &Config) -> Vec<Row> {
     let network = network::choose(config).ok();
-    tuner::candidates(config, network).into_iter().map(|candidate| Row::of(kind, candidate)).collect()
+    let mut candidates = tuner::candidates(config, network);
+    // Nobody asked for what is looked for anyway.
+    candidates.retain(|candidate| !config.tuner_plugin().is_empty() || candidate.is_chosen());
+    candidates.into_iter().map(|candidate| Row::of(kind, candidate)).collect()
 }
 
 fn table(rows: &[Row]) -> String {
