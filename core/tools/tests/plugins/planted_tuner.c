@@ -53,7 +53,7 @@ static int known(const char *name) {
   return 0;
 }
 
-static int32_t p_advise(void *context, const cclTunerCall_v1_t *call, cclTunerCandidate_v1_t *const *candidates,
+__attribute__((unused)) static int32_t p_advise(void *context, const cclTunerCall_v1_t *call, cclTunerCandidate_v1_t *const *candidates,
                         uint32_t count) {
   if (planted("fails_on_gather") && strcmp(call->collective, "gather") == 0) {
     say(((context_t *)context)->host, CCL_LOG_WARN, "no idea of gather");
