@@ -6,7 +6,8 @@
  *     const cclTuner_v1_t cclTuner_v1 = { sizeof(cclTuner_v1_t), CCL_TUNER_VERSION, "mine", ... };
  *
  * This file is enough to write one. It is C11 and C++11, needs no other header of ccl and none of
- * CUDA. plugins/examples/rules_tuner.c is a whole plugin. In Rust, use the crate ccl-plugin.
+ * CUDA. plugins/examples/rules_tuner.c is a whole plugin. `ccl plugin check FILE` drives a plugin
+ * through the clauses below, one at a time, and says which it breaks. In Rust, use the crate ccl-plugin.
  *
  * HOW IT GROWS
  *   The table, and every struct that begins with `size`, grows only at its end. Whoever fills such a

@@ -72,7 +72,7 @@ impl TunerPlugin {
 
     /// The symbol of the contract it implements: `cclTuner_v1`, or one of NCCL's.
     pub fn contract(&self) -> String {
-        self.0.nccl.map_or_else(|| "cclTuner_v1".to_string(), |plugin| nccl::symbol_of(plugin))
+        self.0.nccl.map_or_else(|| "cclTuner_v1".to_string(), nccl::symbol_of)
     }
 
     /// How it was checked, for the log.
