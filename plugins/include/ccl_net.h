@@ -131,11 +131,14 @@ typedef struct {
 } cclHost_v1_t;
 #endif
 
+#ifndef CCL_SETTING_V1 /* the same in every header of a contract */
+#define CCL_SETTING_V1
 /* A setting. Keys the plugin does not know are ignored, better with a line of log. */
 typedef struct {
   const char *key;
   const char *value;
 } cclSetting_v1_t;
+#endif
 
 /* Words for a failed call. */
 typedef struct {

@@ -10,4 +10,5 @@ mod matrix;
 mod nodes;
 mod order;
 mod split;
+mod tuner;
 mod user;

@@ -58,7 +58,7 @@ pub use half::{bf16, f16};
 pub use bootstrap::UniqueId;
 pub use comm::group::{Group, group};
 pub use comm::scope::Scope;
-pub use comm::{Aborter, Communicator, Explanation, Joining, JoiningState, local, network};
+pub use comm::{Aborter, Communicator, Explanation, Joining, JoiningState, local, network, tuner};
 pub use config::Config;
 pub use element::{Element, F8E4m3, F8E5m2, Reduce};
 pub use error::{Error, Fault, Result};

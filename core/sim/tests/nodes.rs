@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
 use ccl_plan::cost::{Nodes, Rates};
-use ccl_plan::select::{Inputs, Level, Selection};
+use ccl_plan::select::{Advice, Inputs, Level, Selection};
 use ccl_plan::{Algorithm, Collective};
 use ccl_sim::Scenario;
 
@@ -59,6 +59,7 @@ fn what_is_chosen_is_about_the_fastest_that_is_simulated() {
             allow: "all_reduce:^swing".parse().unwrap(),
             user: Vec::new(),
             rules: Vec::new(),
+            advice: Advice::default(),
         };
         let known = Selection::new(inputs.clone()).unwrap();
         let flat = Selection::new(Inputs { nodes: None, ..inputs }).unwrap();

@@ -44,6 +44,11 @@ fn verdict(report: &Value, clause: &str) -> (String, String) {
 
 /// Every clause is kept, but for those that the plugin has no entries for.
 fn keeps_all(plugin: &str, lacks: &[&str]) {
+    keeps_all_of(plugin, ("net", 32), lacks);
+}
+
+/// As [`keeps_all`] for a plugin of a kind with so many clauses.
+fn keeps_all_of(plugin: &str, (kind, clauses): (&str, usize), lacks: &[&str]) {
     let output = ccl(&["check", plugin, "--json", "--patience", "30"], &[]);
     let report = json(&output);
     for clause in report["clauses"].as_array().unwrap() {
@@ -51,7 +56,7 @@ fn keeps_all(plugin: &str, lacks: &[&str]) {
         let expected = if lacks.contains(&name) { "skipped" } else { "ok" };
         assert_eq!(clause["verdict"], expected, "{plugin}: {clause}");
     }
-    assert_eq!((report["clauses"].as_array().unwrap().len(), &report["kind"]), (32, &Value::from("net")));
+    assert_eq!((report["clauses"].as_array().unwrap().len(), &report["kind"]), (clauses, &Value::from(kind)));
     assert_eq!((output.status.code(), &report["ok"]), (Some(0), &Value::Bool(true)));
 }
 
@@ -78,12 +83,48 @@ fn a_network_around_another_keeps_every_clause_without_faults() {
 
 #[test]
 fn every_breach_is_named_by_its_clause() {
-    let plugin = planted("kit_breaches", &[]);
+    all_named(&planted("kit_breaches", &[]), BREACHES);
+}
+
+#[test]
+fn the_example_tuner_keeps_every_clause() {
+    keeps_all_of(&compile("plugins/examples/rules_tuner.c", "kit_rules", &[]), ("tuner", 13), &[]);
+    keeps_all_of(&planted_tuner("kit_sound_tuner", &[]), ("tuner", 13), &[]);
+}
+
+#[test]
+fn a_tuner_made_for_nccl_keeps_every_clause_that_concerns_it() {
+    let flags = ["-DTUNER_VERSION=6"];
+    let toy = compile("plugins/nccl/tests/plugins/toy_tuner.c", "kit_toy_tuner", &flags);
+    keeps_all_of(&toy, ("tuner", 13), &["outside"]);
+}
+
+#[test]
+fn every_breach_of_a_tuner_is_named_by_its_clause() {
+    all_named(&planted_tuner("kit_tuner_breaches", &[]), TUNER_BREACHES);
+    for (name, flag, words) in [
+        ("kit_tuner_version", "-DRULES_VERSION=3", "version 1, found version 3"),
+        ("kit_tuner_entry", "-DPLANTED_ADVISE=0", "expected the entry advise"),
+    ] {
+        let output = ccl(&["check", &planted_tuner(name, &[flag]), "--json"], &[]);
+        let report = json(&output);
+        let (verdict_of_table, found) = verdict(&report, "table");
+        assert!(verdict_of_table == "breach" && found.contains(words), "{found}");
+        assert_eq!(verdict(&report, "leaks").0, "skipped");
+    }
+}
+
+fn planted_tuner(name: &str, flags: &[&str]) -> String {
+    compile("core/tools/tests/plugins/planted_tuner.c", name, flags)
+}
+
+/// Each of these breaches is named by its clause and its words.
+fn all_named(plugin: &str, breaches: &[(&str, &str, &str)]) {
     let next = AtomicUsize::new(0);
     let failures: Vec<String> = std::thread::scope(|scope| {
         let work = || {
-            let take = || BREACHES.get(next.fetch_add(1, Ordering::Relaxed));
-            std::iter::from_fn(take).filter_map(|breach| objection(&plugin, breach)).collect::<Vec<_>>()
+            let take = || breaches.get(next.fetch_add(1, Ordering::Relaxed));
+            std::iter::from_fn(take).filter_map(|breach| objection(plugin, breach)).collect::<Vec<_>>()
         };
         // Most of them wait for what never comes.
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
@@ -252,6 +293,42 @@ fn what_would_be_loaded_is_listed_with_the_reasons() {
     let output = ccl(&["list"], &[("CCL_NET_PLUGIN", &good)]);
     assert!(String::from_utf8(output.stdout).unwrap().contains("chosen"));
 }
+
+#[test]
+fn tuners_are_listed_where_one_is_asked_for_or_found() {
+    let rules = compile("plugins/examples/rules_tuner.c", "kit_listed_tuner", &[]);
+    let tuners = |environment: &[(&str, &str)]| {
+        let output = ccl(&["list", "--json"], &[environment, &[("CCL_NET_PLUGIN", "socket")]].concat());
+        let rows = json(&output)["plugins"].as_array().unwrap().clone();
+        rows.into_iter().filter(|row| row["kind"] == "tuner").collect::<Vec<_>>()
+    };
+    let rows = tuners(&[("CCL_TUNER_PLUGIN", &format!("/no/such/tuner.so,{rules}"))]);
+    let found: Vec<_> =
+        rows.iter().map(|row| (row["verdict"].as_str().unwrap(), row["offers"].to_string())).collect();
+    assert_eq!(found, [("refused", "[]".to_owned()), ("chosen", "[\"cclTuner_v1\"]".to_owned())]);
+    assert!(tuners(&[]).is_empty() && tuners(&[("CCL_TUNER_PLUGIN", "none")]).is_empty());
+}
+
+/// The same for tuners.
+const TUNER_BREACHES: &[(&str, &str, &str)] = &[
+    ("second_init", "contexts", "init: expected success, found out of resources"),
+    ("one_for_all", "contexts", "expected a context to answer as before when there is another"),
+    ("finalize_hangs", "contexts", "blocks: expected finalize"),
+    ("fails_on_gather", "collectives", "no idea of gather"),
+    ("not_a_number", "collectives", "expected costs that are numbers"),
+    ("fails_on_zero", "sizes", "for all_reduce of 0 bytes"),
+    ("crashes_on_names", "names", "crashes: "),
+    ("knows_everything", "names", "expected no opinion on a collective named"),
+    ("six_at_most", "counts", "advise: expected success, found"),
+    ("throws_dice", "same", "expected the same answer"),
+    ("past_the_end", "outside", "expected nothing written around a candidate"),
+    ("renames", "outside", "size, algorithm and protocol"),
+    ("shuffles", "outside", "the list of candidates as it was"),
+    ("slow", "in_time", "expected all questions of a communicator answered within"),
+    ("two_lines", "log", "without line ends"),
+    ("leaks_descriptor", "leaks", "no descriptors left"),
+    ("leaks_thread", "leaks", "no threads left"),
+];
 
 /// What is planted, the clause that must name it, and words that it must say.
 const BREACHES: &[(&str, &str, &str)] = &[

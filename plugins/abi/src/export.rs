@@ -11,6 +11,8 @@ use crate::env::c::{CclEnvV1, CclEnvV1Ref};
 use crate::net::Net;
 use crate::profiler::Profiler;
 use crate::profiler::c::{CclProfilerV1, CclProfilerV1Ref};
+use crate::tuner::Tuner;
+use crate::tuner::c::{CclTunerV1, CclTunerV1Ref};
 
 /// Exports a [`Net`] as a plugin: the table `cclNet_v1`, and an `abi_stable` root module by which
 /// the host checks that both sides were compiled with the same layout.
@@ -103,6 +105,36 @@ macro_rules! export_env {
     };
 }
 
+/// Exports a [`Tuner`] as a plugin: the table `cclTuner_v1`, and an `abi_stable` root module by which the host checks
+/// that both sides were compiled with the same layout.
+///
+/// Write it once, in the root of a crate whose only crate type is `cdylib`, which exports nothing else.
+#[macro_export]
+macro_rules! export_tuner {
+    ($tuner:ty) => {
+        /// The table of this tuner.
+        #[allow(non_upper_case_globals)]
+        #[unsafe(no_mangle)]
+        pub static cclTuner_v1: $crate::tuner::c::CclTunerV1 = $crate::__exported_tuner::<$tuner>();
+
+        #[doc(hidden)]
+        #[allow(non_upper_case_globals)]
+        #[unsafe(no_mangle)]
+        pub static _1as_0lib_1header_0root_bmodule_bloader: $crate::abi_stable::library::LibHeader = {
+            extern "C" fn module() -> $crate::abi_stable::library::RootModuleResult {
+                $crate::abi_stable::library::__call_root_module_loader($crate::__tuner_module::<$tuner>)
+            }
+            // SAFETY: `module` returns the root module type named here.
+            unsafe {
+                $crate::abi_stable::library::LibHeader::from_constructor::<$crate::__TunerModule>(
+                    module,
+                    $crate::abi_stable::library::CheckTypeLayout::Yes,
+                )
+            }
+        };
+    };
+}
+
 #[doc(hidden)]
 pub const fn __exported_table<N: Net>() -> CclNetV1 {
     crate::net::exported_table::<N>()
@@ -156,6 +188,24 @@ impl RootModule for CclEnvV1Ref {
     declare_root_module_statics! {CclEnvV1Ref}
     const BASE_NAME: &'static str = "ccl_env";
     const NAME: &'static str = "ccl_env";
+    // The contract's version, as for networks.
+    const VERSION_STRINGS: VersionStrings = VersionStrings::new("1.0.0");
+}
+
+pub const fn __exported_tuner<T: Tuner>() -> CclTunerV1 {
+    crate::tuner::exported_table::<T>()
+}
+
+#[doc(hidden)]
+pub fn __tuner_module<T: Tuner>() -> CclTunerV1Ref {
+    // Once per library, as in `__root_module`.
+    crate::tuner::exported_table::<T>().leak_into_prefix()
+}
+
+impl RootModule for CclTunerV1Ref {
+    declare_root_module_statics! {CclTunerV1Ref}
+    const BASE_NAME: &'static str = "ccl_tuner";
+    const NAME: &'static str = "ccl_tuner";
     // The contract's version, as for networks.
     const VERSION_STRINGS: VersionStrings = VersionStrings::new("1.0.0");
 }

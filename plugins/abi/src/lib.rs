@@ -53,7 +53,8 @@
 //! ordinary library would clash with those of other networks and leak from everything that links it.
 //!
 //! A profiler is a [`Profiler`], exported with [`export_profiler!`] as `cclProfiler_v1`; its header is
-//! `plugins/include/ccl_profiler.h`.
+//! `plugins/include/ccl_profiler.h`. A tuner is a [`Tuner`], exported with [`export_tuner!`] as `cclTuner_v1`; its header
+//! is `plugins/include/ccl_tuner.h`.
 //!
 //! A source of settings is an [`Env`], exported with [`export_env!`] as `cclEnv_v1`; its header is
 //! `plugins/include/ccl_env.h`.
@@ -74,6 +75,7 @@ mod guard;
 pub mod net;
 pub mod profiler;
 mod settings;
+pub mod tuner;
 
 #[doc(hidden)]
 pub use c::CclNetV1Ref as __NetModule;
@@ -85,10 +87,14 @@ pub use env::c::CclEnvV1Ref as __EnvModule;
 pub use error::{Error, Result};
 #[doc(hidden)]
 pub use export::{
-    __env_module, __exported_env, __exported_profiler, __exported_table, __profiler_module, __root_module,
+    __env_module, __exported_env, __exported_profiler, __exported_table, __exported_tuner, __profiler_module,
+    __root_module, __tuner_module,
 };
 pub use net::Net;
 pub use profiler::Profiler;
 #[doc(hidden)]
 pub use profiler::c::CclProfilerV1Ref as __ProfilerModule;
 pub use settings::Settings;
+pub use tuner::Tuner;
+#[doc(hidden)]
+pub use tuner::c::CclTunerV1Ref as __TunerModule;

@@ -12,6 +12,7 @@ use ccl_plugin::c::*;
 use ccl_plugin::env::c::*;
 use ccl_plugin::profiler::c::*;
 use ccl_plugin::profiler::{Kind, StateKind};
+use ccl_plugin::tuner::c::*;
 use ccl_plugin::{CclErrorV1, CclHostV1, CclMemoryV1, CclNetPropertiesV1, CclNetV1, CclSettingV1, Code};
 
 /// Static assertions that the compiler checks against Rust's numbers.
@@ -136,6 +137,30 @@ fn env_assertions() -> String {
     source
 }
 
+/// The same of the tuner's header.
+fn tuner_assertions() -> String {
+    let mut source = String::from("#include <stddef.h>\n#include \"ccl_tuner.h\"\n#include \"ccl_net.h\"\n");
+    let mut equal = |left: String, right: usize| {
+        writeln!(source, "ASSERT({left} == {right}, \"{left} is {right} in Rust\");").unwrap();
+    };
+    macro_rules! layout {
+        ($rust:ty, $c:literal: $($field:ident)*) => {
+            equal(format!("sizeof({})", $c), size_of::<$rust>());
+            $( equal(format!("offsetof({}, {})", $c, stringify!($field)), offset_of!($rust, $field)); )*
+        };
+    }
+    layout!(CclHostV1, "cclHost_v1_t": size version context enabled log);
+    layout!(CclSettingV1, "cclSetting_v1_t": key value);
+    layout!(CclTunerCommV1, "cclTunerComm_v1_t": size rank nranks nnodes comm_id name reach min_node_ranks
+        max_node_ranks max_channels reserved chunk_bytes);
+    layout!(CclTunerCallV1, "cclTunerCall_v1_t": size pipelined collective dtype bytes least_bytes most_bytes mapped
+        reserved);
+    layout!(CclTunerCandidateV1, "cclTunerCandidate_v1_t": size channels algorithm protocol cost_ns chunk_bytes);
+    layout!(CclTunerV1, "cclTuner_v1_t": size version name init advise finalize);
+    equal("CCL_TUNER_VERSION".to_string(), TUNER_VERSION as usize);
+    source
+}
+
 /// `ProxyOp` as the header spells it: `PROXY_OP`.
 fn upper(name: &str) -> String {
     let breaks = name.char_indices().flat_map(|(at, letter)| {
@@ -183,6 +208,13 @@ fn the_header_of_env_plugins_is_the_rust_types() {
     let source = env_assertions();
     compile("cc", "-std=c11", "_Static_assert", "env.c", &source).unwrap();
     compile("c++", "-std=c++11", "static_assert", "env.cc", &source).unwrap();
+}
+
+#[test]
+fn the_tuner_header_is_the_rust_types() {
+    let source = tuner_assertions();
+    compile("cc", "-std=c11", "_Static_assert", "tuner.c", &source).unwrap();
+    compile("c++", "-std=c++11", "static_assert", "tuner.cc", &source).unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::breach::{Outcome, Stop, skip};
-use crate::clauses::{env, net, profiler};
+use crate::clauses::{env, net, profiler, tuner};
 use crate::pulse::Pulse;
 use crate::{Clause, Verdict};
 
@@ -28,6 +28,7 @@ enum Plugin {
     Net(net::Net),
     Env(env::Env),
     Profiler(profiler::Profiler),
+    Tuner(tuner::Tuner),
 }
 
 /// How clauses of some kind are run; what was looked at.
@@ -36,6 +37,7 @@ pub(crate) enum Run {
     Net(fn(&net::Stage) -> Outcome<String>),
     Env(fn(&env::Stage) -> Outcome<String>),
     Profiler(fn(&profiler::Stage) -> Outcome<String>),
+    Tuner(fn(&tuner::Stage) -> Outcome<String>),
 }
 
 /// Loads a plugin; what is wrong with its table if it cannot be had.
@@ -59,6 +61,12 @@ impl From<profiler::Profiler> for Subject {
     }
 }
 
+impl From<tuner::Tuner> for Subject {
+    fn from(tuner: tuner::Tuner) -> Subject {
+        Subject { plugin: Plugin::Tuner(tuner), patience: PATIENCE }
+    }
+}
+
 impl Plugin {
     /// Loads the plugin and holds it to a clause; why it cannot be loaded.
     fn play(&self, run: Run, pulse: &Arc<Pulse>) -> Result<Outcome<String>, String> {
@@ -66,6 +74,7 @@ impl Plugin {
             (Plugin::Net(net), Run::Net(run)) => run(&net.stage(pulse)?),
             (Plugin::Env(env), Run::Env(run)) => run(&env.stage(pulse)?),
             (Plugin::Profiler(profiler), Run::Profiler(run)) => run(&profiler.stage(pulse)?),
+            (Plugin::Tuner(tuner), Run::Tuner(run)) => run(&tuner.stage(pulse)?),
             _ => skip("is a clause of another kind of plugins"),
         })
     }

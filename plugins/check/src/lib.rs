@@ -31,6 +31,7 @@ pub use ccl_plugin_host::env::EnvTable;
 pub use clauses::env::Env;
 pub use clauses::net::Net;
 pub use clauses::profiler::Profiler;
+pub use clauses::tuner::Tuner;
 pub use judge::{Subject, judge, judge_apart, report};
 pub use kind::Kind;
 

@@ -36,6 +36,7 @@ mod nccl;
 pub mod net;
 pub mod profiler;
 mod search;
+pub mod tuner;
 
 pub use env::EnvPlugin;
 pub use error::{Detail, NetError};
@@ -47,3 +48,4 @@ pub use net::{
 };
 pub use profiler::ProfilerPlugin;
 pub use search::{Candidate, Verdict};
+pub use tuner::TunerPlugin;

@@ -8,3 +8,4 @@
 pub mod env;
 pub mod net;
 pub mod profiler;
+pub mod tuner;

@@ -5,6 +5,7 @@
 //! bytes → choice), made of the cost model when the collective is first asked for: most jobs use few of them.
 //! [`Selection::choose`] is a search in that list. [`Selection::explain`] tells why the others lost.
 
+mod advice;
 mod allow;
 mod rules;
 mod user;
@@ -13,6 +14,7 @@ use alloc::vec::Vec;
 use core::cell::OnceCell;
 use core::fmt;
 
+pub use self::advice::{Advice, Advised};
 pub use self::allow::{Allow, AllowError};
 pub use self::rules::Rule;
 use self::rules::{bounds, ruling};
@@ -47,6 +49,8 @@ pub struct Inputs {
     pub user: Vec<UserAlgorithm>,
     /// What was measured: stands above the cost model where it fits.
     pub rules: Vec<Rule>,
+    /// What a tuner plugin says: stands above both where it fits.
+    pub advice: Advice,
 }
 
 /// A decision.
@@ -82,6 +86,8 @@ pub enum Standing {
     Slower,
     /// A rule names another.
     RuledOut,
+    /// A tuner plugin advises another.
+    AdvisedAgainst,
     /// The caller excluded it.
     NotAllowed,
     /// It needs edges with more peers than allowed.
@@ -144,6 +150,25 @@ impl Selection {
         self.tables[collective as usize].get_or_init(|| table(&self.inputs, collective))
     }
 
+    /// The same selection with a tuner's advice, in place of what it had.
+    #[must_use]
+    pub fn advised(self, advice: Advice) -> Selection {
+        Selection { inputs: Inputs { advice, ..self.inputs }, tables: Default::default() }
+    }
+
+    /// The advice behind the decision for one call, if it was made by advice.
+    pub fn advice_on(&self, collective: Collective, bytes: u64) -> Option<&Advised> {
+        let advised = self.inputs.advice.on(collective, bytes)?;
+        (self.choose(collective, bytes).algorithm == advised.choice.algorithm).then_some(advised)
+    }
+
+    /// For each of these sizes what may serve it, and first what would without advice: whom a tuner may choose from. All
+    /// are `Slower` but the first.
+    pub fn usable(&self, collective: Collective, sizes: &[u64]) -> Vec<Vec<Candidate>> {
+        let question = Question::new(&self.inputs, collective);
+        sizes.iter().map(|bytes| question.usable(*bytes)).collect()
+    }
+
     /// All algorithms of a collective for one size, the chosen one first, then by time.
     pub fn explain(&self, collective: Collective, bytes: u64) -> Vec<Candidate> {
         let chosen = self.choose(collective, bytes);
@@ -156,12 +181,14 @@ impl Selection {
                 candidate.time_ns = question.time_ns(chosen, bytes);
             }
         }
-        if ruling(&self.inputs.rules, collective, bytes)
-            .is_some_and(|ruled| ruled.algorithm == chosen.algorithm)
-        {
-            let others = candidates.iter_mut().filter(|candidate| candidate.standing == Standing::Slower);
-            others.for_each(|candidate| candidate.standing = Standing::RuledOut);
-        }
+        let ruled = ruling(&self.inputs.rules, collective, bytes);
+        let lost = match self.advice_on(collective, bytes) {
+            Some(_) => Standing::AdvisedAgainst,
+            None if ruled.is_some_and(|ruled| ruled.algorithm == chosen.algorithm) => Standing::RuledOut,
+            None => Standing::Slower,
+        };
+        let others = candidates.iter_mut().filter(|candidate| candidate.standing == Standing::Slower);
+        others.for_each(|candidate| candidate.standing = lost);
         let first = |candidate: &Candidate| candidate.standing != Standing::Chosen;
         candidates.sort_by(|a, b| first(a).cmp(&first(b)).then(a.time_ns.total_cmp(&b.time_ns)));
         candidates
@@ -171,7 +198,7 @@ impl Selection {
 impl Inputs {
     /// A digest of all inputs. Ranks whose digests are equal make equal selections.
     pub fn fingerprint(&self) -> u64 {
-        let Inputs { n, rates, nodes, max_channels, max_peers, level, allow, user, rules } = self;
+        let Inputs { n, rates, nodes, max_channels, max_peers, level, allow, user, rules, advice } = self;
         let mut fingerprint = Fingerprint::new("selection");
         add_rates(&mut fingerprint, rates);
         let sizes = nodes.as_ref().map_or(&[][..], Nodes::sizes);
@@ -193,6 +220,7 @@ impl Inputs {
             let what = [*collective as u64, *up_to, choice.algorithm as u64, choice.channels.into()];
             what.into_iter().for_each(|word| fingerprint.word(word));
         }
+        advice.add_to(&mut fingerprint);
         fingerprint.finish()
     }
 
@@ -223,6 +251,7 @@ impl Standing {
             Standing::Chosen => "chosen",
             Standing::Slower => "takes longer",
             Standing::RuledOut => "a rule of the tuning file names another",
+            Standing::AdvisedAgainst => "the tuner plugin advises another",
             Standing::NotAllowed => "not allowed",
             Standing::TooManyPeers => "needs edges with too many peers",
             Standing::TooManyRanks => "does not serve so many ranks",
@@ -260,13 +289,14 @@ fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
     words.into_iter().for_each(|word| fingerprint.word(word));
 }
 
-/// One decision for each power of two, each rule and each size where costs jump, neighbours that agree merged.
+/// One decision for each power of two, each rule or advice and each size where costs jump, neighbours that agree merged.
 fn table(inputs: &Inputs, collective: Collective) -> Vec<(u64, Choice)> {
     let mut table: Vec<(u64, Choice)> = Vec::new();
     let question = Question::new(inputs, collective);
     let jump = inputs.rates.jumps_at(collective, inputs.n).map(|bytes| bytes - 1);
+    let own = jump.into_iter().chain(inputs.advice.bounds(collective));
     let mut least = 0;
-    for bound in bounds(&inputs.rules, collective, jump, SMALLEST_POWER..=LARGEST_POWER - 1) {
+    for bound in bounds(&inputs.rules, collective, own, SMALLEST_POWER..=LARGEST_POWER - 1) {
         // The middle of the two powers of two that it lies between, or what of that is decided here.
         let power = bound.clamp(1 << SMALLEST_POWER, 1 << LARGEST_POWER).next_power_of_two();
         let bytes = (3 * (power >> 2)).max(least).min(bound);
@@ -296,19 +326,39 @@ impl Question<'_> {
         Question { inputs, collective, traffic: inputs.known_nodes().map_or_else(Vec::new, all) }
     }
 
-    /// What the rules say of sizes up to `bound`, or else the fastest that may be used for `bytes`; among equals
-    /// the last, whose bits depend on less.
+    /// What a tuner or the rules say of sizes up to `bound`, or else the fastest that may be used for `bytes`; among
+    /// equals the last, whose bits depend on less.
     fn best(&self, bytes: u64, bound: u64) -> Option<Choice> {
-        let candidates = self.candidates(bytes);
+        self.best_of(&self.candidates(bytes), bound)
+    }
+
+    fn best_of(&self, candidates: &[Candidate], bound: u64) -> Option<Choice> {
+        let Inputs { rules, advice, max_channels, .. } = self.inputs;
         let fit = |candidate: &&Candidate| candidate.standing == Standing::Slower;
-        if let Some(ruled) = ruling(&self.inputs.rules, self.collective, bound) {
-            let channels = ruled.channels.clamp(1, self.inputs.max_channels.max(1));
-            if candidates.iter().filter(fit).any(|candidate| candidate.algorithm == ruled.algorithm) {
-                return Some(Choice { channels, ..ruled });
+        let advised = advice.on(self.collective, bound).map(|advised| advised.choice);
+        for named in advised.into_iter().chain(ruling(rules, self.collective, bound)) {
+            let channels = named.channels.clamp(1, (*max_channels).max(1));
+            if candidates.iter().filter(fit).any(|candidate| candidate.algorithm == named.algorithm) {
+                return Some(Choice { channels, ..named });
             }
         }
         let best = candidates.iter().rev().filter(fit).min_by(|a, b| a.time_ns.total_cmp(&b.time_ns))?;
         Some(Choice { algorithm: best.algorithm, channels: best.channels })
+    }
+
+    /// What may serve `bytes`, first what the rules or the cost model choose.
+    fn usable(&self, bytes: u64) -> Vec<Candidate> {
+        let mut usable = self.candidates(bytes);
+        usable.retain(|candidate| candidate.standing == Standing::Slower);
+        let chosen = self.best_of(&usable, bytes);
+        let first =
+            usable.iter().position(|one| chosen.is_some_and(|chosen| chosen.algorithm == one.algorithm));
+        if let (Some(first), Some(Choice { channels, .. })) = (first, chosen) {
+            usable[..=first].rotate_right(1);
+            usable[0].standing = Standing::Chosen;
+            usable[0].channels = channels;
+        }
+        usable
     }
 
     /// Every algorithm with its best number of channels; those that may be used are `Slower` until

@@ -23,12 +23,12 @@ pub(super) fn ruling(rules: &[Rule], collective: Collective, bytes: u64) -> Opti
     rules.iter().filter(speaks).min_by_key(|rule| rule.up_to).map(|rule| rule.choice)
 }
 
-/// Where decisions for a collective may change: at powers of two, where a rule ends, and at a size of the caller's. Ends
+/// Where decisions for a collective may change: at powers of two, where a rule ends, and at sizes of the caller's. Ends
 /// with `u64::MAX`.
 pub(super) fn bounds(
     rules: &[Rule],
     collective: Collective,
-    own: Option<u64>,
+    own: impl IntoIterator<Item = u64>,
     powers: core::ops::RangeInclusive<u32>,
 ) -> Vec<u64> {
     let ends = rules.iter().filter(|rule| rule.collective == collective).map(|rule| rule.up_to);

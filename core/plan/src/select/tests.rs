@@ -6,8 +6,19 @@ use super::*;
 use crate::verify::Depth;
 
 fn inputs(n: u32, rates: Rates) -> Inputs {
-    let (allow, user, rules) = (Allow::default(), Vec::new(), Vec::new());
-    Inputs { n, rates, nodes: None, max_channels: 8, max_peers: 128, level: Level::Run, allow, user, rules }
+    let (allow, user, rules, advice) = (Allow::default(), Vec::new(), Vec::new(), Advice::default());
+    Inputs {
+        n,
+        rates,
+        nodes: None,
+        max_channels: 8,
+        max_peers: 128,
+        level: Level::Run,
+        allow,
+        user,
+        rules,
+        advice,
+    }
 }
 
 /// Nodes of so many ranks, with so many links each to the others.
@@ -402,6 +413,9 @@ fn every_input_is_in_the_fingerprint() {
         among(&[4, 4], 2, base.rates, LINKED),
         among(&[5, 3], 1, base.rates, LINKED),
         among(&[4, 4], 1, base.rates, Rates::RDMA),
+        Inputs { advice: advice(&[(8, 64, Algorithm::Ring)]), ..base.clone() },
+        Inputs { advice: advice(&[(9, 64, Algorithm::Ring)]), ..base.clone() },
+        Inputs { advice: advice(&[(8, 64, Algorithm::Rabenseifner)]), ..base.clone() },
     ];
     let mut seen: Vec<u64> = variants.iter().map(Inputs::fingerprint).collect();
     seen.sort_unstable();
@@ -448,4 +462,56 @@ fn rules_stand_above_the_model_where_they_fit() {
     assert_eq!(wish.choose(Collective::AllReduce, 64), plain.choose(Collective::AllReduce, 64));
     let level = Selection::new(Inputs { level: Level::Size, ..ruled }).unwrap();
     assert_ne!(level.choose(Collective::AllReduce, 64).algorithm, Algorithm::Ring);
+}
+
+/// Advice on all-reduce: sizes from, to, and the algorithm.
+fn advice(given: &[(u64, u64, Algorithm)]) -> Advice {
+    let advised = |&(from, up_to, algorithm): &(u64, u64, Algorithm)| {
+        let choice = Choice { algorithm, channels: 3 };
+        Advised { collective: Collective::AllReduce, from, up_to, choice, chunk_bytes: 4096 }
+    };
+    Advice { by: "mine".into(), given: given.iter().map(advised).collect() }
+}
+
+#[test]
+fn advice_stands_above_rules_and_below_the_callers_wishes() {
+    let ring = Choice { algorithm: Algorithm::Ring, channels: 1 };
+    let rules = vec![Rule { collective: Collective::AllReduce, up_to: 1 << 20, choice: ring }];
+    let ruled = Selection::new(Inputs { rules, ..inputs(8, Rates::SHARED_MEMORY) }).unwrap();
+    let (rabenseifner, bush) = (Algorithm::Rabenseifner, Algorithm::Bruck);
+    let given = advice(&[(1000, 3000, rabenseifner), (4000, 5000, bush), (1 << 22, u64::MAX, rabenseifner)]);
+    let advised = ruled.clone().advised(given.clone());
+    let choice = |selection: &Selection, bytes| selection.choose(Collective::AllReduce, bytes);
+    for bytes in [1000, 2048, 3000, 1 << 22, u64::MAX] {
+        assert_eq!(choice(&advised, bytes), Choice { algorithm: rabenseifner, channels: 3 }, "{bytes}");
+        assert_eq!(advised.advice_on(Collective::AllReduce, bytes).unwrap().chunk_bytes, 4096);
+    }
+    // Where it is silent, or names what all-reduce has not, the rule holds.
+    for bytes in [8, 999, 3001, 4096, 1 << 20] {
+        assert_eq!(choice(&advised, bytes), ring, "{bytes}");
+        assert_eq!(advised.advice_on(Collective::AllReduce, bytes), None);
+    }
+    assert_eq!(advised.table(Collective::Broadcast), ruled.table(Collective::Broadcast));
+    let explained = advised.explain(Collective::AllReduce, 2048);
+    assert_eq!((explained[0].algorithm, explained[0].standing), (rabenseifner, Standing::Chosen));
+    assert!(explained[1..].iter().any(|lost| lost.standing == Standing::AdvisedAgainst));
+    let wish = Inputs { allow: "^rabenseifner".parse().unwrap(), ..ruled.inputs().clone() };
+    let wish = Selection::new(wish).unwrap().advised(given);
+    assert_eq!(choice(&wish, 2048), ring);
+}
+
+#[test]
+fn a_tuner_may_choose_from_what_fits_and_sees_first_what_would_be_chosen() {
+    let ring = Choice { algorithm: Algorithm::Ring, channels: 2 };
+    let rules = vec![Rule { collective: Collective::AllReduce, up_to: 1 << 20, choice: ring }];
+    let wish = Inputs { rules, allow: "^one_shot".parse().unwrap(), ..inputs(8, Rates::SHARED_MEMORY) };
+    let selection = Selection::new(wish).unwrap();
+    let usable = selection.usable(Collective::AllReduce, &[8, 1 << 20, 1 << 22]);
+    for (bytes, usable) in [8, 1 << 20, 1 << 22].into_iter().zip(&usable) {
+        let chosen = selection.choose(Collective::AllReduce, bytes);
+        assert_eq!((usable[0].algorithm, usable[0].standing), (chosen.algorithm, Standing::Chosen));
+        assert!(usable.len() > 2 && usable[1..].iter().all(|one| one.standing == Standing::Slower));
+        assert!(usable.iter().all(|one| one.algorithm != Algorithm::OneShot));
+    }
+    assert_eq!((usable[0][0].algorithm, usable[0][0].channels), (Algorithm::Ring, 2));
 }

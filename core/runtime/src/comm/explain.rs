@@ -28,6 +28,8 @@ pub struct Explanation {
     pub bytes: u64,
     /// What was chosen.
     pub choice: Choice,
+    /// The tuner plugin whose advice that was.
+    pub tuner: Option<String>,
     /// Elements that one Move takes at a time.
     pub chunk_count: usize,
     /// How data gets from rank to rank.
@@ -58,12 +60,14 @@ impl Communicator {
         count: usize,
         root: Rank,
     ) -> Result<Explanation> {
-        let (explained, candidates, (reach, cores, nodes)) = self.with_engine(|engine| {
+        let ((explained, tuner), candidates, (reach, cores, nodes)) = self.with_engine(|engine| {
             let explained = engine.explain(collective, dtype, count, root)?;
             let candidates = engine.plans().selection().explain(collective, explained.bytes);
             let inputs = engine.plans().selection().inputs();
             let nodes = inputs.known_nodes().map_or(1, |nodes| nodes.sizes().len() as u32);
-            Ok((explained, candidates, (engine.plans().reach(), inputs.rates.cores, nodes)))
+            let advice = engine.plans().selection().advice_on(collective, explained.bytes);
+            let tuner = advice.map(|_| inputs.advice.by.clone());
+            Ok(((explained, tuner), candidates, (engine.plans().reach(), inputs.rates.cores, nodes)))
         })?;
         let others = (0..self.n).map(Rank).filter(|rank| *rank != self.rank);
         Ok(Explanation {
@@ -74,6 +78,7 @@ impl Communicator {
             cores,
             bytes: explained.bytes,
             choice: explained.choice,
+            tuner,
             chunk_count: explained.chunk_count,
             carried: explained.carried,
             predicted_ns: candidates.first().map_or(0.0, |chosen| chosen.time_ns),
@@ -96,6 +101,9 @@ impl fmt::Display for Explanation {
             f.write_str("s")?;
         }
         write!(f, ", {chunk_count} elements at a time, {carried}; predicted {:.2} µs", predicted_ns / 1e3)?;
+        if let Some(tuner) = &self.tuner {
+            write!(f, "; by the tuner plugin {tuner}")?;
+        }
         for candidate in self.candidates.iter().skip(1) {
             let (time_us, reason) = (candidate.time_ns / 1e3, candidate.standing.reason());
             write!(f, "\n  not {}: {reason} ({time_us:.2} µs)", candidate.algorithm)?;

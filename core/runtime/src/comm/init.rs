@@ -11,6 +11,7 @@ use ccl_plugin_host::NetPlugin;
 use ccl_plugin_host::profiler::Watched;
 
 use super::hello::{self, Common};
+use super::tuner::{self, Beside, Facts};
 use super::{Communicator, Ownership, network, out_of_band};
 use crate::bootstrap::infos::Infos;
 use crate::bootstrap::{self, BootstrapSettings, Root, UniqueId};
@@ -146,12 +147,12 @@ impl Communicator {
         recorded.record(&control);
         // Every rank must choose alike, so one networked pair anywhere decides for all.
         let own = fabric.start_network()?.to_vote();
-        // And one tuning serves all: rank 0's, which travels with its vote.
-        let tuning = if rank.0 == 0 { Tuning::of(config)? } else { None }.map(|tuning| tuning.to_toml());
-        let votes = control.all_gather([own, tuning.unwrap_or_default().into_bytes()].concat())?;
+        // And one tuning and one tuner serve all: rank 0's, which travels with its vote.
+        let tuning = if rank.0 == 0 { Tuning::of(config)? } else { None };
+        let tuner = if rank.0 == 0 && n > 1 { tuner::choose(config, fabric.network_plugin()) } else { None };
+        let votes = control.all_gather([own, Beside::to_bytes(tuner.is_some(), tuning)].concat())?;
         let all = Networking::of_all(&votes);
-        let tuning = Tuning::parse(&Networking::beside(&votes[0]))
-            .map_err(|error| Error::bug(format!("the tuning of rank 0: {error}")))?;
+        let Beside { asks, tuning } = Beside::parse(Networking::beside(&votes[0]))?;
         let direct = match config.direct() {
             _ if !fabric.reads_directly() => Direct::Never,
             Some(0) => Direct::Never,
@@ -178,6 +179,15 @@ impl Communicator {
         let chunk_bytes = chunk_bytes.min(slot_bytes);
         let (lends_on_the_way, mapped_bytes) = (network_only && all.lends, config.mapped() as usize);
         let cut = Cut { slot_bytes, chunk_bytes, direct, lends_on_the_way, mapped_bytes };
+        let mapped = fabric.one_process() && mapped_bytes > 0;
+        let selection = if asks {
+            let comm = (rank, n, fabric.number()?);
+            let facts =
+                Facts::new(comm, &nodes, reach, plans::most_channels(config), chunk_bytes, mapped, config);
+            tuner::advised(selection, tuner, facts, (&control, config))?
+        } else {
+            selection
+        };
         let mut plans = Plans::new((rank, n), cut, reach, selection, nodes);
         if fabric.one_process() {
             plans.expect_mapped();

@@ -12,6 +12,7 @@ mod progress;
 pub(crate) mod scope;
 pub(crate) mod shared;
 mod split;
+pub mod tuner;
 mod typed;
 mod window;
 

@@ -194,6 +194,11 @@ settings! {
         /// hand. Rank 0's serves all ranks. Not set: the file of this machine in the user's cache, if there is one;
         /// `none`: not even that.
         tuning_file: Option<PathBuf> = "", CCL_TUNING_FILE, May;
+        /// Tuner plugins to try, in order: names or files; `none` for no tuner, not even one in the network's library.
+        /// Rank 0's serves all ranks.
+        tuner_plugin: Names = "", CCL_TUNER_PLUGIN [NCCL_TUNER_PLUGIN], May;
+        /// A file for the tuner plugin, which gets its path as the setting `config_file`.
+        tuner_config_file: Option<PathBuf> = "", CCL_TUNER_CONFIG_FILE, May;
         /// The most channels to use.
         max_nchannels: Option<Between<1, 1024>> = "", CCL_MAX_NCHANNELS [NCCL_MAX_NCHANNELS], Must;
         /// What the bits of a result may depend on: `run` (only the same ranks and call give the same bits), `size` (not

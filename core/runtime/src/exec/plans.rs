@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ccl_plan::cost::{Nodes, Rates, read_from_bytes};
 use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::program::Checked;
-use ccl_plan::select::{Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
+use ccl_plan::select::{Advice, Advised, Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
 use ccl_plan::verify::{Depth, verify};
 use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algorithms};
 
@@ -71,6 +71,15 @@ pub(crate) struct Cut {
     pub(crate) lends_on_the_way: bool,
     /// From so many bytes on calls look whether all buffers are mapped, if they may be; 0 never.
     pub(crate) mapped_bytes: usize,
+}
+
+impl Cut {
+    /// Bytes to cut at: a tuner's wish, as far as slots and cache lines let it be had.
+    fn chunk_bytes_by(&self, advised: Option<Advised>) -> usize {
+        let wish = advised.map_or(0, |advised| advised.chunk_bytes);
+        let wish = wish.min(self.slot_bytes as u64) as usize;
+        if wish == 0 { self.chunk_bytes } else { (wish / GRAIN_BYTES).max(1) * GRAIN_BYTES }
+    }
 }
 
 /// Which messages are lent and read directly, where all that the programs of a call send may be lent.
@@ -320,8 +329,15 @@ impl Plans {
         let known = self.program(key.collective, choice.algorithm, root)?;
         // Blocks of uneven calls differ between ranks, so none may decide the chunk.
         let count = if uneven { usize::MAX / size } else { key.count };
-        let (chunk_count, lending) =
-            self.chunk_count(&known, &choice, count, size, known.lendable.under(key.reduce_op))?;
+        let advised = self.selection_at(key.level)?.advice_on(key.collective, bytes).copied();
+        let chunk_bytes = self.cut.chunk_bytes_by(advised);
+        let (chunk_count, lending) = self.chunk_count(
+            &known,
+            (&choice, chunk_bytes),
+            count,
+            size,
+            known.lendable.under(key.reduce_op),
+        )?;
         Ok(Shape { choice, known, chunk_count, lending, mapped })
     }
 
@@ -449,7 +465,7 @@ impl Plans {
     fn chunk_count(
         &self,
         known: &Known,
-        choice: &Choice,
+        (choice, chunk_bytes): (&Choice, usize),
         count: usize,
         size: usize,
         lendable: Lent,
@@ -491,8 +507,8 @@ impl Plans {
             (None, Lent::All) if self.cut.lends_on_the_way && !program.collective.reduces() => {
                 (usize::MAX, LONGEST_LENT_BYTES, Lending::Nothing)
             }
-            (_, Lent::Never) => (slot, self.cut.chunk_bytes / known.widest, Lending::Never),
-            _ => (slot, self.cut.chunk_bytes, Lending::Nothing),
+            (_, Lent::Never) => (slot, chunk_bytes / known.widest, Lending::Never),
+            _ => (slot, chunk_bytes, Lending::Nothing),
         };
         let chunk = share_bytes.min(chunk_bytes) / size;
         if chunk >= share {
@@ -622,8 +638,8 @@ pub(crate) fn tuned_selection(
     let (rates, rules) = (tuning.rates(reach).on(n, cores), tuning.rules(reach, n));
     let max_channels = most_channels(config);
     let nodes = Nodes::new(nodes, tuning.rates(near));
-    let inputs = Inputs { n, rates, nodes, max_channels, max_peers: MOST_PEERS, level, allow, user, rules };
-    select(inputs)
+    let (advice, max_peers) = (Advice::default(), MOST_PEERS);
+    select(Inputs { n, rates, nodes, max_channels, max_peers, level, allow, user, rules, advice })
 }
 
 fn select(inputs: Inputs) -> Result<Selection> {

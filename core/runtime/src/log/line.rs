@@ -64,10 +64,11 @@ pub(super) fn subsystem(target: &str) -> Subsystem {
 }
 
 /// Modules and their subsystems. Those that are not here are INIT.
-const MODULES: [(&str, Subsystem); 26] = [
+const MODULES: [(&str, Subsystem); 27] = [
     ("ccl::bootstrap", Subsystem::Bootstrap),
     ("ccl::comm", Subsystem::Init),
     ("ccl::comm::abort", Subsystem::Destroy),
+    ("ccl::comm::tuner", Subsystem::Tuning),
     ("ccl::config", Subsystem::Env),
     ("ccl::discover", Subsystem::Graph),
     ("ccl::discover::interfaces", Subsystem::Bootstrap),

@@ -60,9 +60,9 @@ impl Networking {
         vec![u8::from(self.used), u8::from(self.memory), u8::from(self.lends)]
     }
 
-    /// What a rank has put behind its vote, as text.
-    pub(crate) fn beside(vote: &[u8]) -> String {
-        String::from_utf8_lossy(vote.get(3..).unwrap_or_default()).into_owned()
+    /// What a rank has put behind its vote.
+    pub(crate) fn beside(vote: &[u8]) -> &[u8] {
+        vote.get(3..).unwrap_or_default()
     }
 
     /// Of all ranks together: what some use, and whether all lend.
@@ -373,6 +373,11 @@ impl Fabric {
     /// edge. The same on all ranks.
     pub(crate) fn reads_directly(&self) -> bool {
         self.reads_directly
+    }
+
+    /// The network that is there for those that need one.
+    pub(crate) fn network_plugin(&self) -> Option<NetPlugin> {
+        self.settings.net.plugin
     }
 
     /// What a fabric among some of these ranks is told, but for its number of ranks.

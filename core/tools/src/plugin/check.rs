@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// List the clauses
     #[arg(long)]
     clauses: bool,
-    /// A setting for a network's init; may be repeated
+    /// A setting for the plugin's init; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = parse_setting)]
     settings: Vec<(String, String)>,
     /// Which of a network's devices
@@ -131,6 +131,7 @@ fn subject(args: &Args, kind: Kind, file: &str) -> Result<Subject> {
         Kind::Net => kind::network(file, args.device, &args.settings),
         Kind::Env => kind::env(file),
         Kind::Profiler => kind::profiler(file),
+        Kind::Tuner => kind::tuner(file, &args.settings),
         _ => return Err(Error::bug(format!("there are clauses of the kind {kind}, and no way to load one"))),
     };
     subject.patience = args.patience;

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use ccl::config::SETTINGS;
+use ccl::tuner::TunerPlugin;
 use ccl::{Error, Result, network};
-use ccl_plugin_check::{Env, EnvTable, Kind, Net, Profiler, Subject, Verdict};
+use ccl_plugin_check::{Env, EnvTable, Kind, Net, Profiler, Subject, Tuner, Verdict};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// The kinds that have clauses, as values of an option.
@@ -69,6 +70,14 @@ pub(super) fn env(file: &str) -> Subject {
 /// A profiler.
 pub(super) fn profiler(file: &str) -> Subject {
     Profiler::named(file).into()
+}
+
+/// A tuner.
+pub(super) fn tuner(file: &str, settings: &[(String, String)]) -> Subject {
+    let file = file.to_owned();
+    let mut tuner = Tuner::new(move || TunerPlugin::load(&file).1.map_err(|error| error.to_string()));
+    tuner.settings = settings.to_vec();
+    tuner.into()
 }
 
 fn with_clauses() -> impl Iterator<Item = Kind> {

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use ccl::network::{self, Candidate, Verdict};
-use ccl::{Config, Result};
+use ccl::{Config, Result, tuner};
 use serde::Serialize;
 
 use crate::text;
@@ -37,7 +37,11 @@ struct Kind {
 }
 
 /// Every kind.
-const KINDS: &[Kind] = &[Kind { name: "net", rows: networks }, Kind { name: "env", rows: envs }];
+const KINDS: &[Kind] = &[
+    Kind { name: "net", rows: networks },
+    Kind { name: "tuner", rows: tuners },
+    Kind { name: "env", rows: envs },
+];
 
 /// One candidate.
 #[derive(Debug, Serialize)]
@@ -114,6 +118,15 @@ fn networks(kind: &'static str, config: &Config) -> Vec<Row> {
 /// Files in the order of the settings; none is needed.
 fn envs(kind: &'static str, config: &Config) -> Vec<Row> {
     config.env_candidates().iter().map(|candidate| Row::of(kind, candidate.clone())).collect()
+}
+
+/// Files in the order of the settings, then that of the network.
+fn tuners(kind: &'static str, config: &Config) -> Vec<Row> {
+    let network = network::choose(config).ok();
+    let mut candidates = tuner::candidates(config, network);
+    // Nobody asked for what is looked for anyway.
+    candidates.retain(|candidate| !config.tuner_plugin().is_empty() || candidate.is_chosen());
+    candidates.into_iter().map(|candidate| Row::of(kind, candidate)).collect()
 }
 
 fn table(rows: &[Row]) -> String {

@@ -11,7 +11,7 @@ pub fn toy(name: &str, version: u32, flags: &[&str]) -> String {
 
 /// The file of a plugin with a table for each of these versions, `lib<name>.so`.
 pub fn toy_of_versions(name: &str, versions: &[u32], flags: &[&str]) -> String {
-    of_versions(("toy_net.c", "NET_VERSION"), name, versions, flags)
+    of_versions("net", name, versions, flags)
 }
 
 /// The file of a profiler of one version; `flags` are for the compiler.
@@ -21,21 +21,35 @@ pub fn profiler(name: &str, version: u32, flags: &[&str]) -> String {
 
 /// The file of a profiler with a table for each of these versions, `lib<name>.so`.
 pub fn profiler_of_versions(name: &str, versions: &[u32], flags: &[&str]) -> String {
-    of_versions(("toy_profiler.c", "PROFILER_VERSION"), name, versions, flags)
+    of_versions("profiler", name, versions, flags)
 }
 
-fn of_versions((source, define): (&str, &str), name: &str, versions: &[u32], flags: &[&str]) -> String {
-    let objects: Vec<PathBuf> = versions
-        .iter()
-        .map(|version| {
-            let object = folder().join(format!("{name}-{version}.o"));
-            let define = format!("-D{define}={version}");
-            let source = plugins().join("nccl/tests/plugins").join(source);
-            cc(&[&["-c", &define], flags].concat(), &[source], &object);
-            object
-        })
-        .collect();
+/// The file of a tuner with a table for each of these versions, `lib<name>.so`.
+pub fn toy_tuner(name: &str, versions: &[u32], flags: &[&str]) -> String {
+    of_versions("tuner", name, versions, flags)
+}
+
+/// The file of an env plugin with a table for each of these versions, named `Toy<version>`.
+pub fn toy_env(name: &str, versions: &[u32], flags: &[&str]) -> String {
+    let object = |version: &u32| {
+        let called = format!("-DVERSIONED_NAME=\"Toy{version}\"");
+        object(name, "env", *version, &[&[&*called], flags].concat())
+    };
+    link(name, &versions.iter().map(object).collect::<Vec<_>>())
+}
+
+fn of_versions(kind: &str, name: &str, versions: &[u32], flags: &[&str]) -> String {
+    let objects: Vec<PathBuf> = versions.iter().map(|version| object(name, kind, *version, flags)).collect();
     link(name, &objects)
+}
+
+/// The object of a plugin of a kind, `toy_<kind>.c`, of one version.
+pub fn object(name: &str, kind: &str, version: u32, flags: &[&str]) -> PathBuf {
+    let object = folder().join(format!("{name}-{kind}-{version}.o"));
+    let define = format!("-D{}_VERSION={version}", kind.to_uppercase());
+    let source = plugins().join(format!("nccl/tests/plugins/toy_{kind}.c"));
+    cc(&[&["-c", &define], flags].concat(), &[source], &object);
+    object
 }
 
 /// The file `lib<name>.so` of sources and objects.
@@ -98,17 +112,4 @@ fn cc(flags: &[&str], parts: &[PathBuf], output: &Path) {
 
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
-}
-
-/// The file of an env plugin with a table for each of these versions, named `Toy<version>`.
-pub fn toy_env(name: &str, versions: &[u32], flags: &[&str]) -> String {
-    let object = |version: &u32| {
-        let object = folder().join(format!("{name}-{version}.o"));
-        let (version, called) =
-            (format!("-DENV_VERSION={version}"), format!("-DVERSIONED_NAME=\"Toy{version}\""));
-        let source = plugins().join("nccl/tests/plugins/toy_env.c");
-        cc(&[&["-c", &version, &called], flags].concat(), &[source], &object);
-        object
-    };
-    link(name, &versions.iter().map(object).collect::<Vec<_>>())
 }
