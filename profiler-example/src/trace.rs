@@ -113,6 +113,8 @@ pub(crate) struct Trace {
     path: String,
     rank: u32,
     nranks: u32,
+    /// Its first row: several communicators of a rank may be looked at together.
+    first_row: u64,
 }
 
 impl Trace {
@@ -124,7 +126,13 @@ impl Trace {
             // A profiler cannot fail the program; it can say why it is silent.
             tracing::error!("expected to write a trace to {path}, found: {error}");
         }
-        let mut trace = Trace { file: file.ok(), path, rank: comm.rank, nranks: comm.nranks };
+        let mut trace = Trace {
+            file: file.ok(),
+            path,
+            rank: comm.rank,
+            nranks: comm.nranks,
+            first_row: comm.id % 200_000 * ROWS,
+        };
         // Tools look for the rank as `"rank": N`, with the space. Times are those of a clock that all processes
         // of a host share; the base makes them the time of day.
         trace.put(&format!(
@@ -141,11 +149,17 @@ impl Trace {
             clock::base_ns(),
             quoted(&trace.path),
         ));
-        for (index, (lane, name)) in FIRST.into_iter().enumerate() {
-            let (rank, separator) = (comm.rank, if index == 0 { "" } else { "," });
+        let own = format!("{:016x}", comm.id);
+        trace.put(&format!(
+            "\n{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {}, \"args\": {{\"name\": \"rank {}\"}}}}",
+            comm.rank, comm.rank,
+        ));
+        for (lane, name) in FIRST {
             trace.put(&format!(
-                "{separator}\n{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {rank}, \"tid\": {lane}, \
-                 \"args\": {{\"name\": \"{name}\"}}}}"
+                ",\n{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, \
+                 \"args\": {{\"name\": \"{name} of {own}\"}}}}",
+                comm.rank,
+                trace.row(lane),
             ));
         }
         trace
@@ -166,11 +180,16 @@ impl Trace {
              \"dur\": {}, \"args\": {{{}}}}}",
             quoted(&slice.name()),
             self.rank,
-            slice.lane,
+            self.row(slice.lane),
             micros(slice.since_ns),
             micros(until_ns.saturating_sub(slice.since_ns)),
             slice.arguments(self.nranks),
         ));
+    }
+
+    /// The row of a lane among those of all communicators. Viewers have 31 bits for it.
+    fn row(&self, lane: u32) -> u64 {
+        self.first_row + u64::from(lane)
     }
 
     /// The end, and what became of all events.
@@ -209,3 +228,6 @@ fn quoted(text: &str) -> String {
     }
     quoted + "\""
 }
+
+/// More than a communicator has.
+const ROWS: u64 = 10_000;
