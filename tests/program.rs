@@ -30,7 +30,7 @@ pub fn example_profiler() -> PathBuf {
 
 /// An example of the crate of the tools, built for release; brought up to date by each call.
 pub fn example(name: &str) -> PathBuf {
-    let target = profile_folder().parent().expect("a profile's folder lies in cargo's").to_owned();
+    let target = target_folder();
     let mut cargo = cargo();
     cargo.args(["build", "--release", "--quiet", "-p", "ccl-tools", "--example", name]);
     succeeds(cargo.arg("--target-dir").arg(&target));
@@ -82,6 +82,11 @@ fn built(known: &OnceLock<PathBuf>, name: &str, packages: &[&str]) -> PathBuf {
         folder.join(name)
     });
     path.clone()
+}
+
+/// The folder that cargo builds in.
+pub(crate) fn target_folder() -> PathBuf {
+    profile_folder().parent().expect("a profile's folder lies in cargo's").to_owned()
 }
 
 /// The folder of the profile that the calling test was built with.

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod example;
+mod readers;
 mod report;
 mod scenarios;
 
