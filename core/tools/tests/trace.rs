@@ -209,6 +209,31 @@ fn files_of_flight_recorders_say_who_is_behind() {
 }
 
 #[test]
+fn the_timeline_has_a_row_for_each_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = pair(&folder);
+    let (whole, part) = (folder.path().join("whole.svg"), folder.path().join("part.svg"));
+    printed(&["--svg", whole.to_str().unwrap()], &files);
+    printed(&["--svg", part.to_str().unwrap(), "--window", "0.15-0.35"], &files);
+    let bars = |path: &PathBuf, color: &str| {
+        let drawn = fs::read_to_string(path).unwrap();
+        for text in ["rank 0", "rank 1", "all_reduce", "waiting for the last rank", "time (ms)"] {
+            assert!(drawn.contains(text), "{text}");
+        }
+        let bars = drawn.lines().filter(|line| line.starts_with("<rect") && line.contains(color));
+        bars.map(str::to_owned).collect::<Vec<_>>()
+    };
+    // One colour stands in the legend, once pale; two ranks have three calls, of which one waits in each.
+    let blue = bars(&whole, "#0072B2");
+    let pale = blue.iter().filter(|bar| bar.contains("opacity=\"0.3\"")).count();
+    assert_eq!((blue.len() - pale, pale), (1 + 6, 1 + 3), "{blue:?}");
+    assert_eq!(bars(&part, "#0072B2").len(), 2 + 2 + 1);
+    let said = |arguments: &[&str]| String::from_utf8(output(arguments, &files).stderr).unwrap();
+    assert!(said(&["--svg", "x.svg", "--window", "5-5"]).contains("expected two times as in 120-140.5"));
+    assert!(said(&["--svg", "no/such/x.svg"]).contains("write the timeline to no/such/x.svg"));
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let said = refused(3, &[folder.path().join("nowhere.json")]);

@@ -8,7 +8,9 @@ mod ranks;
 mod read;
 mod report;
 mod spans;
+mod timeline;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -37,6 +39,12 @@ pub(crate) struct Args {
     /// List so many of the calls that took longest
     #[arg(long, value_name = "N", default_value = "5")]
     top: usize,
+    /// Draw a timeline, a row for each rank
+    #[arg(long, value_name = "FILE.svg")]
+    svg: Option<PathBuf>,
+    /// Draw from one time to another only, in milliseconds since the first event, as in 120-140.5
+    #[arg(long, value_name = "FROM-TO", requires = "svg", value_parser = window)]
+    window: Option<Range<f64>>,
 }
 
 /// Reads all files and prints what they say.
@@ -57,9 +65,32 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         return Err(Error::usage(cause, "record one with CCL_PROFILER_PLUGIN and PROFILE_DUMP_FILE"));
     }
     let moved = clock::align(&mut traces);
+    if let Some(path) = &args.svg {
+        draw(path, &traces, args.window.clone())?;
+    }
     let report = Report::new(&traces, &flights, moved, args.top);
     text::print(&if args.json { report.json() } else { report.text() })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn draw(path: &Path, traces: &[Trace], window_ms: Option<Range<f64>>) -> Result<()> {
+    if traces.is_empty() {
+        return Err(Error::usage(
+            "expected a trace to draw, found flight recorders' files",
+            "leave --svg away",
+        ));
+    }
+    let picture = timeline::svg(traces, &calls::calls(traces), window_ms)?;
+    std::fs::write(path, picture).map_err(|error| {
+        let doing = format!("write the timeline to {}", path.display());
+        Error::system(&doing, error, "give --svg a file in a folder that exists")
+    })
+}
+
+fn window(text: &str) -> std::result::Result<Range<f64>, String> {
+    let ends = text.split_once('-').and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    let ends = ends.filter(|ends: &Range<f64>| ends.start < ends.end && ends.end.is_finite());
+    ends.ok_or_else(|| format!("expected two times as in 120-140.5, found `{text}`"))
 }
 
 enum Found {
@@ -89,4 +120,5 @@ Examples:
   ccl run -n 4 -- ./your-program
   ccl trace /tmp/trace-*.json                   what took how long, and who was waited for
   ccl trace /tmp/trace-*.json --top 20 --json
+  ccl trace /tmp/trace-*.json --svg all.svg     a timeline; --window 120-140 draws these milliseconds
   ccl trace /tmp/flight-*                       where each rank stood: CCL_FLIGHT_FILE=/tmp/flight-";
