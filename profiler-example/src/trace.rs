@@ -88,7 +88,10 @@ impl Slice {
                 call.protocol.iter().for_each(|protocol| add("protocol", quoted(protocol)));
                 call.path.iter().for_each(|path| add("path", quoted(path)));
                 call.root.iter().for_each(|root| add("Src Rank", root.to_string()));
-                call.peer.iter().for_each(|peer| add("Dst Rank", peer.to_string()));
+                if let Some(peer) = call.peer {
+                    add(if call.func == "recv" { "Src Rank" } else { "Dst Rank" }, peer.to_string());
+                    add("peer", peer.to_string());
+                }
                 call.call_id.iter().for_each(|id| add("call", id.to_string()));
                 if call.channels > 0 {
                     add("channels", call.channels.to_string());

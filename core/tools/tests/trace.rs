@@ -121,7 +121,7 @@ fn people_read_tables() {
     assert_eq!(cells("all_reduce")[1..], ["1K", "ring", "3", "0.470", "70.0", "100.0", "0.017"], "{text}");
     assert!(text.contains("Rank 1 began last in 2 of 3 collectives, 0.100 ms"), "{text}");
     assert!(text.contains("! 7 events of rank 1 are missing"), "{text}");
-    assert_eq!(text.matches("all_reduce of 1K").count(), 1, "{text}");
+    assert_eq!(text.matches("all_reduce 1 of 1K").count(), 1, "{text}");
     let help = printed(&["--help"], &[]);
     assert!(help.contains("Examples:") && help.contains("ccl trace /tmp/trace-*.json"), "{help}");
 }

@@ -95,7 +95,11 @@ pub(super) fn rows(calls: &[Call<'_>]) -> Vec<Row> {
 pub(super) type Kind<'a> = (&'a str, u64, &'a str);
 
 pub(super) fn kind<'a>(call: &'a Call<'_>) -> Kind<'a> {
-    (call.collective(), call.bytes().next_power_of_two(), &call.parts[0].1.algorithm)
+    (
+        call.collective(),
+        call.bytes().checked_next_power_of_two().unwrap_or(u64::MAX),
+        &call.parts[0].1.algorithm,
+    )
 }
 
 fn row(collective: &str, algorithm: &str, calls: &[&Call<'_>]) -> Row {
@@ -106,7 +110,7 @@ fn row(collective: &str, algorithm: &str, calls: &[&Call<'_>]) -> Row {
     joint.sort_unstable();
     let sizes = || calls.iter().map(|call| call.bytes());
     let bytes = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
-    let mean_bytes = sizes().sum::<u64>() as f64 / calls.len() as f64;
+    let mean_bytes = sizes().map(|bytes| bytes as f64).sum::<f64>() / calls.len() as f64;
     let factor =
         collective.parse::<Operation>().map_or(1.0, |operation| operation.bus_factor(calls[0].ranks));
     let median_ns = percentile(&joint, 50);

@@ -80,10 +80,10 @@ impl Trace {
         let mut trace = Trace {
             file: file.to_owned(),
             rank,
-            ranks: raw.distributed.and_then(|info| info.world_size).unwrap_or(rank + 1),
+            ranks: raw.distributed.and_then(|info| info.world_size).unwrap_or(rank.saturating_add(1)),
             host: raw.info.as_ref().map_or(String::new(), |info| info.host.clone()),
             communicator: raw.info.map(|info| info.communicator),
-            base_ns: raw.base_ns.unwrap_or(0),
+            base_ns: raw.base_ns.unwrap_or(0).clamp(0, i64::MAX / 4),
             dropped: raw.summary.map(|summary| summary.dropped_events),
             works: Vec::new(),
             calls: Vec::new(),
@@ -103,7 +103,7 @@ impl Trace {
     }
 
     fn add(&mut self, event: Event<'_>) {
-        let (Some(since), Some(took)) = (event.ts, event.dur) else { return };
+        let (Some(since), Some(took)) = (event.ts.filter(is_time), event.dur.filter(is_time)) else { return };
         let nanos = |micros: f64| (micros * 1000.0).round() as i64;
         let span = Span { since_ns: nanos(since), until_ns: nanos(since) + nanos(took) };
         let (args, category) = (event.args.unwrap_or_default(), event.cat.as_deref().unwrap_or(""));
@@ -133,6 +133,11 @@ impl Trace {
 /// `all_reduce.ring` as `ring`: the collective has a column of its own.
 fn short(algorithm: &str) -> &str {
     algorithm.split_once('.').map_or(algorithm, |(_, short)| short)
+}
+
+/// Whether it is microseconds that nanoseconds can be made of: thirty years at most.
+fn is_time(micros: &f64) -> bool {
+    (0.0..=1e15).contains(micros)
 }
 
 /// Whether a kernel of another profiler moves data instead of computing.
@@ -197,7 +202,7 @@ struct Args<'a> {
     bytes: Option<u64>,
     #[serde(deserialize_with = "number")]
     sequence: Option<u64>,
-    #[serde(rename = "Dst Rank", deserialize_with = "number")]
+    #[serde(deserialize_with = "number")]
     peer: Option<u64>,
 }
 
@@ -229,8 +234,9 @@ mod tests {
         let event = |name: &str, args: &str| {
             format!("{{\"ph\": \"X\", \"name\": \"{name}\", \"ts\": 1, \"dur\": 2, \"args\": {{{args}}}}}")
         };
+        let wild = "{\"name\": \"gemm\", \"ts\": -1e300, \"dur\": 1e300, \"args\": {\"stream\": 7}}";
         let text = format!(
-            "{HEAD}\"traceEvents\": [{}, {}, {}]}}",
+            "{HEAD}\"traceEvents\": [{wild}, {}, {}, {}]}}",
             event("gemm", "\"stream\": 7, \"bytes\": \"many\""),
             event("ncclDevKernel_AllReduce", "\"stream\": 8"),
             event("aten::mm", "")

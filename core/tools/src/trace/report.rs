@@ -26,7 +26,9 @@ pub(super) struct Report {
 struct Slow {
     communicator: String,
     sequence: u64,
-    what: String,
+    collective: String,
+    peer: Option<u64>,
+    bytes: u64,
     rank: u32,
     took_ns: i64,
     /// The middle one of its kind.
@@ -205,8 +207,19 @@ impl Report {
 }
 
 impl Slow {
+    /// As `all_reduce 7 of 64K`, or `send to 3 of 1M`.
     fn name(&self) -> String {
-        if self.sequence == 0 { self.what.clone() } else { format!("{} {}", self.what, self.sequence) }
+        let mut name = self.collective.clone();
+        if self.sequence > 0 {
+            name += &format!(" {}", self.sequence);
+        }
+        if let Some(peer) = self.peer {
+            name += &format!(" {} {peer}", if self.collective == "send" { "to" } else { "from" });
+        }
+        if self.bytes > 0 {
+            name += &format!(" of {}", format_bytes(self.bytes));
+        }
+        name
     }
 }
 
@@ -225,11 +238,12 @@ fn slow(traces: &[Trace], calls: &[Call<'_>], top: usize) -> Vec<Slow> {
             .map(|(_, work)| work.span.took_ns())
             .collect();
         alike.sort_unstable();
-        let peer = work.peer.map_or(String::new(), |peer| format!(" with {peer}"));
         Some(Slow {
             communicator: call.communicator.to_owned(),
             sequence: work.sequence,
-            what: format!("{}{peer} of {}", call.collective(), format_bytes(call.bytes())),
+            collective: work.collective.clone(),
+            peer: work.peer,
+            bytes: call.bytes(),
             rank: traces[*trace].rank,
             took_ns: work.span.took_ns(),
             median_ns: percentile(&alike, 50),
@@ -314,7 +328,9 @@ fn slow_json(slow: &Slow) -> Value {
     json!({
         "communicator": slow.communicator,
         "sequence": slow.sequence,
-        "call": slow.what,
+        "collective": slow.collective,
+        "peer": slow.peer,
+        "bytes": slow.bytes,
         "rank": slow.rank,
         "at_us": us(slow.at_ns),
         "took_us": us(slow.took_ns),
