@@ -37,6 +37,17 @@ pub fn example(name: &str) -> PathBuf {
     target.join("release/examples").join(name)
 }
 
+/// `cargo test` of this workspace with these arguments, in the profile of the calling test; ended after `limit_s`
+/// seconds. It inherits nothing that ccl reads.
+pub fn cargo_test(limit_s: u64, arguments: &[&str]) -> Command {
+    let cargo = cargo();
+    let mut command = command(limit_s, cargo.get_program());
+    cargo.get_envs().filter(|(_, value)| value.is_none()).for_each(|(name, _)| _ = command.env_remove(name));
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).arg("test");
+    command.args((profile_folder().ends_with("release")).then_some("--release")).args(arguments);
+    command
+}
+
 /// A command that is ended after `limit_s` seconds and inherits nothing that ccl or a launcher reads.
 pub fn command(limit_s: u64, program: impl AsRef<std::ffi::OsStr>) -> Command {
     // With the signal it ends as `timeout` does, with 124, and its own children end with it.

@@ -8,6 +8,7 @@ mod example;
 mod readers;
 mod report;
 mod scenarios;
+mod suite;
 
 use report::{Reports, run};
 
