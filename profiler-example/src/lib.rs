@@ -13,7 +13,7 @@
 //! | `PROFILE_EVENT_MASK` | which events to ask for, as bits: see `ccl_profiler.h` | all of them |
 //!
 //! The summary goes to the host's log at level INFO. What it does not do: merge the files of several
-//! ranks (Perfetto and `ccl trace` take them together), or keep up with a device.
+//! ranks (`ccl trace` takes them together), or keep up with a device.
 
 mod clock;
 mod lanes;
