@@ -117,7 +117,7 @@ fn people_read_tables() {
         let line = text.lines().find(|line| line.trim_start().starts_with(start)).unwrap_or_default();
         line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
-    assert!(text.starts_with("# 2 traces, 1 communicator, 0.500 ms\n"), "{text}");
+    assert!(text.starts_with("# 2 traces, 1 communicator, 0.510 ms\n"), "{text}");
     assert_eq!(cells("all_reduce")[1..], ["1K", "ring", "3", "0.470", "70.0", "100.0", "0.017"], "{text}");
     assert!(text.contains("Rank 1 began last in 2 of 3 collectives, 0.100 ms"), "{text}");
     assert!(text.contains("! 7 events of rank 1 are missing"), "{text}");

@@ -10,7 +10,8 @@ pub(super) struct RankRow {
     pub(super) rank: u32,
     pub(super) communicator: String,
     pub(super) operations: usize,
-    /// From the first event to the last.
+    /// The first event, and how long after it the last one was over.
+    pub(super) since_ns: i64,
     pub(super) span_ns: i64,
     pub(super) communicating_ns: i64,
     /// Of that, waiting for the rank that began last; `None` if no other rank is here.
@@ -65,6 +66,7 @@ fn row(traces: &[Trace], trace: &Trace) -> RankRow {
         rank: trace.rank,
         communicator,
         operations: trace.works.len(),
+        since_ns: since.unwrap_or(0),
         span_ns: until.unwrap_or(0) - since.unwrap_or(0),
         communicating_ns,
         outside_calls_ns: communicating_ns - common_ns(&works, &calls),

@@ -84,11 +84,12 @@ impl Report {
     }
 
     fn head(&self) -> String {
-        let spans = self.ranks.iter().map(|row| row.span_ns);
-        let longest = millis(spans.max().unwrap_or(0));
+        let since = self.ranks.iter().map(|row| row.since_ns).min().unwrap_or(0);
+        let until = self.ranks.iter().map(|row| row.since_ns + row.span_ns).max().unwrap_or(0);
+        let span = millis(until - since);
         let communicators = self.communicators();
         format!(
-            "# {} traces, {communicators} communicator{}, {longest} ms\n",
+            "# {} traces, {communicators} communicator{}, {span} ms\n",
             self.traces,
             if communicators == 1 { "" } else { "s" }
         )
@@ -164,8 +165,10 @@ impl Report {
         let worst = self.worst()?;
         let same = |row: &&RankRow| row.communicator == worst.communicator;
         let calls: usize = self.ranks.iter().filter(same).map(|row| row.last).sum();
+        let several = self.communicators() > 1;
+        let of = if several { format!(" of {}", worst.communicator) } else { String::new() };
         Some(format!(
-            "Rank {} began last in {} of {calls} collectives, {} ms after the rank before it in all.",
+            "Rank {}{of} began last in {} of {calls} collectives, {} ms after the rank before it in all.",
             worst.rank,
             worst.last,
             millis(worst.late_ns)
