@@ -2,6 +2,7 @@
 
 pub mod exercise;
 pub mod program;
+pub mod python;
 mod stolen;
 
 use std::io::Write;

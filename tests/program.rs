@@ -30,11 +30,22 @@ pub fn example_profiler() -> PathBuf {
 
 /// An example of the crate of the tools, built for release; brought up to date by each call.
 pub fn example(name: &str) -> PathBuf {
-    let target = profile_folder().parent().expect("a profile's folder lies in cargo's").to_owned();
+    let target = target_folder();
     let mut cargo = cargo();
     cargo.args(["build", "--release", "--quiet", "-p", "ccl-tools", "--example", name]);
     succeeds(cargo.arg("--target-dir").arg(&target));
     target.join("release/examples").join(name)
+}
+
+/// `cargo test` of this workspace with these arguments, in the profile of the calling test; ended after `limit_s`
+/// seconds. It inherits nothing that ccl reads.
+pub fn cargo_test(limit_s: u64, arguments: &[&str]) -> Command {
+    let cargo = cargo();
+    let mut command = command(limit_s, cargo.get_program());
+    cargo.get_envs().filter(|(_, value)| value.is_none()).for_each(|(name, _)| _ = command.env_remove(name));
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).arg("test");
+    command.args((profile_folder().ends_with("release")).then_some("--release")).args(arguments);
+    command
 }
 
 /// A command that is ended after `limit_s` seconds and inherits nothing that ccl or a launcher reads.
@@ -82,6 +93,11 @@ fn built(known: &OnceLock<PathBuf>, name: &str, packages: &[&str]) -> PathBuf {
         folder.join(name)
     });
     path.clone()
+}
+
+/// The folder that cargo builds in.
+pub(crate) fn target_folder() -> PathBuf {
+    profile_folder().parent().expect("a profile's folder lies in cargo's").to_owned()
 }
 
 /// The folder of the profile that the calling test was built with.

@@ -1,5 +1,5 @@
-//! A profiler to copy from: it writes a trace that Perfetto and `chrome://tracing` show, and says which
-//! collectives reached which bandwidth and who waited longest.
+//! A profiler to copy from: it writes a trace that Perfetto, `ccl trace` and PyTorch's tools read, and says
+//! which collectives reached which bandwidth and who waited longest.
 //!
 //!     CCL_PROFILER_PLUGIN=example PROFILE_DUMP_FILE=/tmp/trace my_program
 //!
@@ -13,9 +13,11 @@
 //! | `PROFILE_EVENT_MASK` | which events to ask for, as bits: see `ccl_profiler.h` | all of them |
 //!
 //! The summary goes to the host's log at level INFO. What it does not do: merge the files of several
-//! ranks (Perfetto opens them together), or keep up with a device.
+//! ranks (`ccl trace` takes them together), or keep up with a device.
 
+mod clock;
 mod lanes;
+mod names;
 mod summary;
 mod trace;
 
@@ -85,7 +87,7 @@ impl Profiler for Example {
         // can be left behind.
         self.tally.say(summary);
         if let Some(trace) = self.trace {
-            trace.finish();
+            trace.finish(summary);
         }
     }
 }

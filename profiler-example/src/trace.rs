@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 
-use ccl_plugin::profiler::{Comm, Event, Kind, Of, State};
+use ccl_plugin::profiler::{Comm, Event, Kind, Of, State, Summary};
 
 use crate::lanes::FIRST;
+use crate::{clock, names};
 
 /// An open event.
 pub(crate) struct Slice {
@@ -45,12 +46,14 @@ impl Slice {
         }
     }
 
+    /// Whether it is communication, rather than a call that asks for it.
+    fn is_work(&self) -> bool {
+        matches!(self.kind, Kind::Coll | Kind::P2p)
+    }
+
     fn name(&self) -> String {
         match &self.of {
-            Of::Call(call) => match call.algorithm {
-                Some(algorithm) => algorithm.to_owned(),
-                None => format!("ccl:{}", call.func),
-            },
+            Of::Call(call) => names::of_call(call),
             Of::ProxyOp(op) if op.is_send => format!("to rank {}", op.peer),
             Of::ProxyOp(op) => format!("from rank {}", op.peer),
             Of::ProxyStep(step) => format!("message {}", step.step),
@@ -59,7 +62,7 @@ impl Slice {
     }
 
     /// Names and values as tools for PyTorch's traces know them, and what else there is.
-    fn arguments(&self) -> String {
+    fn arguments(&self, nranks: u32) -> String {
         let mut text = format!("\"id\": {}", self.id);
         let mut add = |name: &str, value: String| _ = write!(text, ", \"{name}\": {value}");
         if let Some(parent) = self.parent_id {
@@ -67,16 +70,28 @@ impl Slice {
         }
         match &self.of {
             Of::Call(call) => {
-                add("Collective name", quoted(&call.func.replace('_', "")));
-                add("In msg nelems", call.count.to_string());
-                add("dtype", quoted(call.dtype));
+                let (input, output) = names::elements(call.func, call.count, nranks);
+                add("Collective name", quoted(names::collective(call.func)));
+                add("In msg nelems", input.to_string());
+                add("Out msg nelems", output.to_string());
+                add("Group size", nranks.to_string());
+                add("dtype", quoted(names::scalar_type(call.dtype)));
+                add("collective", quoted(call.func));
                 add("bytes", call.bytes.to_string());
                 add("sequence", call.sequence.to_string());
+                if self.is_work() {
+                    // What has a stream is a kernel to these tools.
+                    add("stream", self.lane.to_string());
+                }
+                call.algorithm.iter().for_each(|algorithm| add("algorithm", quoted(algorithm)));
                 call.op.iter().for_each(|op| add("op", quoted(op)));
                 call.protocol.iter().for_each(|protocol| add("protocol", quoted(protocol)));
                 call.path.iter().for_each(|path| add("path", quoted(path)));
                 call.root.iter().for_each(|root| add("Src Rank", root.to_string()));
-                call.peer.iter().for_each(|peer| add("Dst Rank", peer.to_string()));
+                if let Some(peer) = call.peer {
+                    add(if call.func == "recv" { "Src Rank" } else { "Dst Rank" }, peer.to_string());
+                    add("peer", peer.to_string());
+                }
                 call.call_id.iter().for_each(|id| add("call", id.to_string()));
                 if call.channels > 0 {
                     add("channels", call.channels.to_string());
@@ -100,6 +115,9 @@ pub(crate) struct Trace {
     file: Option<BufWriter<File>>,
     path: String,
     rank: u32,
+    nranks: u32,
+    /// Its first row: several communicators of a rank may be looked at together.
+    first_row: u64,
 }
 
 impl Trace {
@@ -111,22 +129,40 @@ impl Trace {
             // A profiler cannot fail the program; it can say why it is silent.
             tracing::error!("expected to write a trace to {path}, found: {error}");
         }
-        let mut trace = Trace { file: file.ok(), path, rank: comm.rank };
-        // Tools look for the rank as `"rank": N`, with the space.
+        let mut trace = Trace {
+            file: file.ok(),
+            path,
+            rank: comm.rank,
+            nranks: comm.nranks,
+            first_row: comm.id % 200_000 * ROWS,
+        };
+        // Tools look for the rank as `"rank": N`, with the space. Times are those of a clock that all processes
+        // of a host share; the base makes them the time of day.
         trace.put(&format!(
             "{{\"schemaVersion\": 1, \"distributedInfo\": {{\"backend\": \"ccl\", \"rank\": {}, \
-             \"world_size\": {}, \"nodes\": {}}}, \"displayTimeUnit\": \"ns\", \"traceName\": {}, \
-             \"traceEvents\": [",
+             \"world_size\": {}, \"nodes\": {}}}, \"cclInfo\": {{\"communicator\": \"{:016x}\", \
+             \"process\": {}, \"host\": {}}}, \"displayTimeUnit\": \"ns\", \
+             \"baseTimeNanoseconds\": {}, \"traceName\": {}, \"traceEvents\": [",
             comm.rank,
             comm.nranks,
             comm.nnodes,
+            comm.id,
+            comm.process,
+            quoted(&clock::host()),
+            clock::base_ns(),
             quoted(&trace.path),
         ));
-        for (index, (lane, name)) in FIRST.into_iter().enumerate() {
-            let (rank, separator) = (comm.rank, if index == 0 { "" } else { "," });
+        let own = format!("{:016x}", comm.id);
+        trace.put(&format!(
+            "\n{{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": {}, \"args\": {{\"name\": \"rank {}\"}}}}",
+            comm.rank, comm.rank,
+        ));
+        for (lane, name) in FIRST {
             trace.put(&format!(
-                "{separator}\n{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {rank}, \"tid\": {lane}, \
-                 \"args\": {{\"name\": \"{name}\"}}}}"
+                ",\n{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": {}, \"tid\": {}, \
+                 \"args\": {{\"name\": \"{name} of {own}\"}}}}",
+                comm.rank,
+                trace.row(lane),
             ));
         }
         trace
@@ -138,6 +174,7 @@ impl Trace {
             Kind::GroupApi | Kind::CollApi | Kind::P2pApi => "cpu_op",
             Kind::ProxyCtrl => "progress",
             Kind::ProxyOp | Kind::ProxyStep => "network",
+            Kind::Group => "group",
             _ => "kernel",
         };
         let micros = |ns: u64| format!("{}.{:03}", ns / 1000, ns % 1000);
@@ -146,15 +183,25 @@ impl Trace {
              \"dur\": {}, \"args\": {{{}}}}}",
             quoted(&slice.name()),
             self.rank,
-            slice.lane,
+            self.row(slice.lane),
             micros(slice.since_ns),
             micros(until_ns.saturating_sub(slice.since_ns)),
-            slice.arguments(),
+            slice.arguments(self.nranks),
         ));
     }
 
-    pub(crate) fn finish(mut self) {
-        self.put("\n]}\n");
+    /// The row of a lane among those of all communicators. Viewers have 31 bits for it.
+    fn row(&self, lane: u32) -> u64 {
+        self.first_row + u64::from(lane)
+    }
+
+    /// The end, and what became of all events.
+    pub(crate) fn finish(mut self, summary: &Summary) {
+        self.put(&format!(
+            "\n], \"cclSummary\": {{\"started\": {}, \"refused\": {}, \"dropped_events\": {}, \
+             \"dropped_states\": {}}}}}\n",
+            summary.started, summary.refused, summary.dropped_events, summary.dropped_states,
+        ));
         if let Some(Err(error)) = self.file.as_mut().map(Write::flush) {
             tracing::error!("expected to finish the trace {}, found: {error}", self.path);
         } else if self.file.is_some() {
@@ -184,3 +231,6 @@ fn quoted(text: &str) -> String {
     }
     quoted + "\""
 }
+
+/// More than a communicator has.
+const ROWS: u64 = 10_000;

@@ -47,8 +47,8 @@ pub(crate) const CRATES: &[Crate] = &[
     boundary("ccl-nccl", "core/nccl", 1_500, &["ccl"]),
     boundary("ccl-python", "core/python", 1_500, &["ccl"]),
     // 2,500 before `perf` had workloads and overlap, `plan` memory, and there were `topo`, `sim` and `tune`; 3,800
-    // before `sim` was compared with what `tune` measures; 4,000 before `plugin` listed and checked plugins.
-    safe("ccl-tools", "core/tools", 4_300, &["ccl", "ccl-sim", "ccl-plugin-check"]),
+    // before `sim` was compared with what `tune` measures; 4,000 before `plugin` listed and checked plugins, 4,300 before `trace`.
+    safe("ccl-tools", "core/tools", 5_100, &["ccl", "ccl-sim", "ccl-plugin-check"]),
     // 1,500 before profilers.
     boundary("ccl-plugin", "plugins/abi", 2_000, &[]),
     // 2,000 before there were profilers, tuners and env plugins.

@@ -1,7 +1,8 @@
 //! A profiler that checks its host: every promise of `ccl_profiler.h`, and leaves a report for each
 //! communicator in the folder that `CHECK_FOLDER` names.
 //!
-//! `CHECK_REFUSE=N` refuses one event in N, by chance; `CHECK_SLOW_MS` takes its time over the first
+//! `CHECK_REFUSE=N` refuses one event in N, by chance, and `any` a share that each communicator has for itself, none and all
+//! among them; `CHECK_SLOW_MS` takes its time over the first
 //! event; `CHECK_MASK=toggle` asks for their calls only, at first and after every second launch.
 
 use std::collections::{BTreeMap, HashMap};
@@ -54,6 +55,14 @@ impl Profiler for Checking {
             .ok_or_else(|| Error::invalid("expected CHECK_FOLDER to name a folder, found nothing"))?;
         let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
         let file = format!("{:016x}-{}-{}.txt", comm.id, comm.rank, comm.process);
+        let refuse = match std::env::var("CHECK_REFUSE").as_deref() {
+            Ok("any") => comm.id % 6,
+            _ => number("CHECK_REFUSE"),
+        };
+        // Until there is a report, this says that there should be one.
+        let begun = PathBuf::from(&folder).join(&file).with_extension("begun");
+        std::fs::write(&begun, "")
+            .map_err(|error| Error::invalid(format!("write {}: {error}", begun.display())))?;
         let toggles = std::env::var("CHECK_MASK").is_ok_and(|mask| mask == "toggle");
         mask.set(if toggles { Kind::CollApi.bit() } else { u64::MAX });
         Ok(Checking {
@@ -64,7 +73,7 @@ impl Profiler for Checking {
             open: 0,
             counts: BTreeMap::new(),
             wrong: Vec::new(),
-            refuse: number("CHECK_REFUSE"),
+            refuse,
             refused: 0,
             slow: Duration::from_millis(number("CHECK_SLOW_MS")),
             toggles,
@@ -146,8 +155,8 @@ impl Profiler for Checking {
         self.counts.iter().for_each(|(what, count)| _ = writeln!(text, "{what} {count}"));
         self.wrong.iter().take(20).for_each(|wrong| _ = writeln!(text, "WRONG {wrong}"));
         // Whoever finds no report knows that something went wrong.
-        let part = self.file.with_extension("part");
-        let _ = std::fs::write(&part, text).and_then(|()| std::fs::rename(&part, &self.file));
+        let begun = self.file.with_extension("begun");
+        let _ = std::fs::write(&begun, text).and_then(|()| std::fs::rename(&begun, &self.file));
     }
 }
 
@@ -178,11 +187,11 @@ impl Checking {
         let (id, n) = (event.id, self.comm.nranks);
         let right = match (event.kind, &event.of) {
             (Kind::Coll, Of::Call(call)) => {
-                let barrier = call.func == "barrier";
+                let empty = call.func == "barrier" || call.count == 0;
                 call.algorithm.is_some()
                     && call.protocol.is_some()
                     && call.sequence > 0
-                    && (barrier || call.bytes > 0)
+                    && (empty || call.bytes > 0)
             }
             (Kind::P2p, Of::Call(call)) => call.peer.is_some_and(|peer| peer < n) && call.path.is_some(),
             (Kind::CollApi | Kind::P2pApi, Of::Call(call)) => {

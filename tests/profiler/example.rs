@@ -20,6 +20,7 @@ fn the_trace_of_the_example_is_json_that_nests() {
         for entry in std::fs::read_dir(&folder).unwrap() {
             let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
             let trace: Value = serde_json::from_str(&text).unwrap();
+            follows_the_format(&trace);
             check(&trace, scenario);
             assert!(text.contains(&format!("\"rank\": {}", trace["distributedInfo"]["rank"])));
             traces += 1;
@@ -33,6 +34,30 @@ fn the_trace_of_the_example_is_json_that_nests() {
 fn the_example_keeps_every_clause_of_its_contract() {
     let mut check = program::command(120, program::ccl());
     program::succeeds(check.args(["plugin", "check"]).arg(program::example_profiler()));
+}
+
+/// The Trace Event Format, in its form of an object: <https://ui.perfetto.dev> and the tools of PyTorch read it.
+fn follows_the_format(trace: &Value) {
+    assert!(["ms", "ns"].contains(&trace["displayTimeUnit"].as_str().unwrap()));
+    assert!(trace["baseTimeNanoseconds"].is_u64() && trace["schemaVersion"] == 1);
+    assert_eq!(trace["cclSummary"]["dropped_events"], 0);
+    for event in trace["traceEvents"].as_array().unwrap() {
+        let has_fields = event["name"].is_string() && event["pid"].is_u64() && event["args"].is_object();
+        assert!(has_fields, "{event}");
+        match event["ph"].as_str().unwrap() {
+            "X" => {
+                let times = [&event["ts"], &event["dur"]].map(|time| time.as_f64().unwrap());
+                assert!(times.iter().all(|time| time.is_finite() && *time >= 0.0), "{event}");
+                // Viewers keep it in 31 bits.
+                assert!(event["tid"].as_u64().unwrap() < 1 << 31 && event["cat"].is_string(), "{event}");
+                let is_kernel = event["cat"] == "kernel";
+                assert_eq!(is_kernel, event["args"]["stream"].is_u64(), "{event}");
+                assert_eq!(is_kernel, event["name"].as_str().unwrap().starts_with("ncclKernel_"), "{event}");
+            }
+            "M" => assert!(event["args"]["name"].is_string(), "{event}"),
+            other => panic!("a phase of no use: {other}"),
+        }
+    }
 }
 
 fn check(trace: &Value, scenario: &str) {

@@ -5,8 +5,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod example;
+mod readers;
 mod report;
 mod scenarios;
+mod suite;
 
 use report::{Reports, run};
 

@@ -31,23 +31,46 @@ pub(crate) fn run(scenario: &str, variables: &[(&str, &str)]) -> Reports {
         command.env("CHECK_FOLDER", folder).env("CCL_PROFILER_PLUGIN", program::checking_profiler());
         command.envs(variables.iter().copied());
     });
-    let reports = std::fs::read_dir(&folder).unwrap().map(|entry| read(&entry.unwrap().path())).collect();
+    let reports = reports(&folder);
     std::fs::remove_dir_all(&folder).unwrap();
-    Reports(reports)
+    reports
+}
+
+/// The reports in a folder; panics if the plugin found anything wrong.
+pub(crate) fn reports(folder: &Path) -> Reports {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    Reports(
+        files
+            .filter(|path| path.extension().is_some_and(|end| end == "txt"))
+            .map(|path| read(&path))
+            .collect(),
+    )
+}
+
+/// How many communicators were never closed, as their process was killed.
+pub(crate) fn left_open(folder: &Path) -> usize {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.extension().is_some_and(|end| end == "begun")).count()
 }
 
 /// Plays a scenario in a process that `prepare` prepares, given a folder of its own, which is left.
 pub(crate) fn play_with(scenario: &str, prepare: impl FnOnce(&mut Command, &Path)) -> PathBuf {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let name = format!("ccl-profiler-{}-{number}", std::process::id());
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = folder();
     let mut command = program::command(LIMIT_S, std::env::current_exe().unwrap());
     command.args(["--exact", "scenario_of_a_test", "--nocapture"]);
     command.env(SCENARIO, scenario);
     prepare(&mut command, &folder);
     program::succeeds(&mut command);
+    folder
+}
+
+/// A folder of one's own.
+pub(crate) fn folder() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("ccl-profiler-{}-{number}", std::process::id());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 

@@ -19,6 +19,8 @@ pub(crate) fn play() {
         "many" => local::run(1, |comm| many(&comm)).map(drop).unwrap(),
         "toggled" => local::run(2, |comm| toggled(&comm)).map(drop).unwrap(),
         "aborted" => local::run(2, |comm| aborted(&comm)).map(drop).unwrap(),
+        "traced" => local::run(2, |comm| traced(&comm)).map(drop).unwrap(),
+        "absent" => absent(),
         "progress" => local::run(2, |comm| progress(&comm)).map(drop).unwrap(),
         "killed" => killed(),
         "rank of killed" => rank_of_killed(),
@@ -122,6 +124,45 @@ fn aborted(comm: &Communicator) -> ccl::Result<()> {
     CALLS.store(true, Ordering::Release);
     assert!(comm.all_reduce_in_place(&mut vec![1.0f32; 100_000], ReduceOp::Sum).is_err());
     Ok(())
+}
+
+/// Long calls of several kinds: readers of traces may round to microseconds.
+fn traced(comm: &Communicator) -> ccl::Result<()> {
+    let n = comm.size() as usize;
+    let (mut whole, mut part) = (vec![1.0f32; LONG], vec![1.0f32; LONG / n]);
+    for _ in 0..5 {
+        comm.all_reduce_in_place(&mut whole, ReduceOp::Max)?;
+        comm.all_gather(&part, &mut whole)?;
+        comm.reduce_scatter(&whole, &mut part, ReduceOp::Max)?;
+        comm.broadcast(&mut whole, Rank(1))?;
+        if comm.rank() == Rank(0) {
+            comm.send(&whole, Rank(1))?;
+        } else {
+            comm.recv(&mut whole, Rank(0))?;
+        }
+    }
+    Ok(())
+}
+
+/// Elements of a long call.
+const LONG: usize = 2_000_000;
+
+/// Rank 2 of three stays away from a barrier, until its own file says so.
+fn absent() {
+    let prefix = std::env::var("CCL_FLIGHT_FILE").unwrap();
+    let own = std::path::PathBuf::from(format!("{prefix}2"));
+    let ends = local::try_run_with(&ccl::Config::load().unwrap(), 3, |comm| {
+        comm.all_reduce_in_place(&mut [1.0f32; 5], ReduceOp::Sum)?;
+        if comm.rank() != Rank(2) {
+            return comm.barrier();
+        }
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        while !own.exists() && std::time::Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    });
+    assert!(ends.unwrap()[..2].iter().all(Result::is_err));
 }
 
 /// Nobody waits, so the progress thread drives.

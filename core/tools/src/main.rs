@@ -12,6 +12,7 @@ mod sim;
 mod size;
 mod text;
 mod topo;
+mod trace;
 mod tune;
 
 use std::process::ExitCode;
@@ -37,6 +38,7 @@ enum Command {
     Sim(sim::Args),
     Doctor(doctor::Args),
     Topo(topo::Args),
+    Trace(trace::Args),
     Tune(tune::Args),
     #[command(name = ranks::shim::NAME, hide = true)]
     Rank(ranks::shim::Args),
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Topo(args) => topo::main(&args),
+        Command::Trace(args) => trace::main(&args),
         Command::Tune(args) => tune::main(&args),
         Command::Rank(args) => ranks::shim::main(&args),
     };

@@ -103,6 +103,7 @@ impl Launches {
         };
         let call = Call {
             count: request.count as u64,
+            bytes: self.call_bytes,
             send,
             recv,
             in_place: matches!(request.buffers, Buffers::InPlace(_)),

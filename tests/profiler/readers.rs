@@ -1,0 +1,84 @@
+//! Tools that others wrote read what we write: HolisticTraceAnalysis the traces, PyTorch's analyser the flight recorders'
+//! files. `ccl trace` says the same of both.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ccl_tests::{program, python, skip};
+use serde_json::Value;
+
+use crate::report::play_with;
+
+#[test]
+fn holistic_trace_analysis_finds_every_event() {
+    let test = "holistic_trace_analysis_finds_every_event";
+    // What is newer may read otherwise: then it is for this test to say so.
+    let python = match python::with("hta", &["HolisticTraceAnalysis==0.5.0"]) {
+        Ok(python) => python,
+        Err(reason) => return skip(test, &reason),
+    };
+    let plugin = program::example_profiler();
+    let folder = play_with("traced", |command, folder| {
+        command.env("CCL_PROFILER_PLUGIN", plugin).env("PROFILE_DUMP_FILE", folder.join("trace"));
+    });
+    let mut analysis = program::command(LIMIT_S, python);
+    let output = program::succeeds(analysis.arg(script("holistic.py")).arg(&folder));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["ranks"].as_array().unwrap().len(), 2, "{found}");
+    for rank in found["ranks"].as_array().unwrap() {
+        let kernels = rank["kernels"].as_object().unwrap();
+        // Four collectives, and a send or a receive.
+        assert_eq!(kernels.len(), 5, "{rank}");
+        for kernel in ["AllReduce", "AllGather", "ReduceScatter", "Broadcast"] {
+            let start = format!("ncclKernel_{kernel}_");
+            assert!(kernels.keys().any(|name| name.starts_with(&start)), "{start}: {rank}");
+        }
+        let pairs = kernels.values().chain([&rank["communication_us"], &rank["overlap_percent"]]);
+        for pair in pairs {
+            let (theirs, ours) = (pair["theirs"].as_f64().unwrap(), pair["ours"].as_f64().unwrap());
+            assert!(ours > 0.0 && (theirs - ours).abs() <= 0.01 * ours, "{theirs} instead of {ours}: {rank}");
+        }
+    }
+    eprintln!("{found}");
+    let summary = summary(&folder);
+    for (ours, theirs) in summary["ranks"].as_array().unwrap().iter().zip(found["ranks"].as_array().unwrap())
+    {
+        let (ours, theirs) = (&ours["communication_us"], &theirs["communication_us"]["ours"]);
+        assert!((ours.as_f64().unwrap() - theirs.as_f64().unwrap()).abs() < 1.0, "{ours}, {theirs}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+#[ignore = "installs PyTorch, gigabytes: scripts/test long"]
+fn pytorchs_analyser_names_the_rank_that_stays_away() {
+    let test = "pytorchs_analyser_names_the_rank_that_stays_away";
+    let python = match python::with("torch", &["torch", "numpy", "tabulate"]) {
+        Ok(python) => python,
+        Err(reason) => return skip(test, &reason),
+    };
+    let folder = play_with("absent", |command, folder| {
+        command.env("CCL_FLIGHT_FILE", folder.join("flight-")).env("CCL_TIMEOUT", "1s");
+    });
+    let mut analyser = program::command(LIMIT_S, python);
+    analyser.args(["-m", "torch.distributed.flight_recorder.fr_trace", "-p", "flight-"]);
+    let said = program::both(&program::succeeds(analyser.arg(&folder)));
+    eprintln!("{said}");
+    assert!(said.contains("missing ranks: {2}"), "{said}");
+    let findings = summary(&folder)["flight"]["findings"].to_string();
+    assert!(findings.contains("rank 2 has not entered barrier 2"), "{findings}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// What `ccl trace` says of the files in a folder.
+fn summary(folder: &Path) -> Value {
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let output = program::succeeds(Command::new(program::ccl()).args(["trace", "--json"]).args(files));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("profiler").join(name)
+}
+
+const LIMIT_S: u64 = 120;
