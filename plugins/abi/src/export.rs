@@ -192,6 +192,7 @@ impl RootModule for CclEnvV1Ref {
     const VERSION_STRINGS: VersionStrings = VersionStrings::new("1.0.0");
 }
 
+#[doc(hidden)]
 pub const fn __exported_tuner<T: Tuner>() -> CclTunerV1 {
     crate::tuner::exported_table::<T>()
 }
