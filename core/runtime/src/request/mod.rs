@@ -173,7 +173,7 @@ impl Request<'_> {
         let (send, recv) = match &mut self.buffers {
             Buffers::Separate { send, recv } => {
                 let same = !fit.in_place && send.len() == fit.send_bytes && recv.len() == fit.recv_bytes;
-                same.then(|| (send.as_ptr(), recv.as_mut_ptr()))?
+                same.then_some((send.as_ptr(), recv.as_mut_ptr()))?
             }
             Buffers::InPlace(buffer) => {
                 let base = buffer.as_mut_ptr();

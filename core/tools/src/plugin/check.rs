@@ -72,12 +72,12 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     };
     let chosen = chosen(kind, &args.only)?;
     if args.report {
-        return tell(&judge(chosen[0], &subject(args, kind, file)?));
+        return tell(&judge(chosen[0], &subject(args, kind, file)));
     }
     let mut findings = Vec::new();
     for clause in chosen {
         let verdict = match args.here {
-            true => judge(clause, &subject(args, kind, file)?),
+            true => judge(clause, &subject(args, kind, file)),
             false => judge_apart(apart(args, kind, file, clause)?, args.patience).map_err(cannot_start)?,
         };
         findings.push(Finding::new(clause, verdict));
@@ -126,16 +126,15 @@ impl Finding {
     }
 }
 
-fn subject(args: &Args, kind: Kind, file: &str) -> Result<Subject> {
+fn subject(args: &Args, kind: Kind, file: &str) -> Subject {
     let mut subject = match kind {
         Kind::Net => kind::network(file, args.device, &args.settings),
         Kind::Env => kind::env(file),
         Kind::Profiler => kind::profiler(file),
         Kind::Tuner => kind::tuner(file, &args.settings),
-        _ => return Err(Error::bug(format!("there are clauses of the kind {kind}, and no way to load one"))),
     };
     subject.patience = args.patience;
-    Ok(subject)
+    subject
 }
 
 /// This command for one clause.
