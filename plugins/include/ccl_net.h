@@ -143,7 +143,7 @@ typedef struct {
   int32_t code;      /* the code that was returned; CCL_NET_OK if this thread had no error */
   int32_t os_error;  /* errno, or 0 */
   uint32_t reserved; /* 0 */
-  char peer[80];     /* address of the peer involved, or empty; NUL-terminated */
+  char peer[80];     /* address of the peer involved, as users know it, or empty; NUL-terminated */
   char message[416]; /* "expected ..., found ..."; NUL-terminated */
 } cclError_v1_t;
 
@@ -165,7 +165,8 @@ typedef struct {
   uint32_t flags;             /* bits */
   uint32_t port;              /* port on the chip, from 1; 0 unknown */
   uint64_t guid;              /* equal for devices that share one chip's bandwidth */
-  uint64_t max_message_bytes; /* longest message */
+  uint64_t max_message_bytes; /* longest message; the host posts no longer one. 1 MiB and more is well;
+                               * less than its slots need is an error that says how much they do */
   uint32_t speed_mbps;        /* 10^6 bits per second; 0 unknown */
   uint32_t latency_ns;        /* one way, added by the network; 0 unknown */
   uint32_t max_comms;         /* connections at a time; 0 no limit */
@@ -241,11 +242,12 @@ typedef struct {
                    void **request);
 
   /* Posts n receives, 1 to max_recvs, that are one request: done when all n messages are there.
-   * *request null: not now, and none of the n was posted. */
+   * *request null: not now, and none of the n was posted. The arrays are valid during the call only: copy
+   * them; data[i] is written to until the request is dead. bytes[i] is its room, and may be 0. */
   int32_t (*irecv)(void *recv_comm, uint32_t n, void *const *data, const uint64_t *bytes,
                    const uint32_t *tags, void *const *mrs, void **request);
 
-  /* For requests of isend, put, get and signal. */
+  /* For requests of isend, put, get and signal. Writes 0 or 1 to *done. A request whose test fails is dead. */
   int32_t (*test_send)(void *send_comm, void *request, uint32_t *done);
 
   /* For requests of irecv and flush. When done, the n lengths received, in the order of the buffers;
@@ -271,7 +273,8 @@ typedef struct {
                    void *const *mrs, void **request);
 
   /* Every later call on the context's objects but closing fails with CCL_NET_ABORTED, and none is
-   * held up any more. May be called more than once. */
+   * held up any more. May be called more than once. Without this entry the host closes what it has,
+   * as soon as the calls that are running return. */
   int32_t (*abort)(void *context);
 
   /* One-sided: fills CCL_NET_KEY_BYTES by which the other end of this connection names the memory. */

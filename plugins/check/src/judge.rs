@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::breach::{Outcome, Stop, skip};
-use crate::clauses::{net, profiler};
+use crate::clauses::{env, net, profiler};
 use crate::pulse::Pulse;
 use crate::{Clause, Verdict};
 
@@ -27,6 +27,7 @@ pub struct Subject {
 enum Plugin {
     Net(net::Net),
     Profiler(profiler::Profiler),
+    Env(env::Env),
 }
 
 /// How clauses of some kind are run; what was looked at.
@@ -34,6 +35,7 @@ enum Plugin {
 pub(crate) enum Run {
     Net(fn(&net::Stage) -> Outcome<String>),
     Profiler(fn(&profiler::Stage) -> Outcome<String>),
+    Env(fn(&env::Stage) -> Outcome<String>),
 }
 
 /// Loads a plugin; what is wrong with its table if it cannot be had.
@@ -51,12 +53,19 @@ impl From<profiler::Profiler> for Subject {
     }
 }
 
+impl From<env::Env> for Subject {
+    fn from(env: env::Env) -> Subject {
+        Subject { plugin: Plugin::Env(env), patience: PATIENCE }
+    }
+}
+
 impl Plugin {
     /// Loads the plugin and holds it to a clause; why it cannot be loaded.
     fn play(&self, run: Run, pulse: &Arc<Pulse>) -> Result<Outcome<String>, String> {
         Ok(match (self, run) {
             (Plugin::Net(net), Run::Net(run)) => run(&net.stage(pulse)?),
             (Plugin::Profiler(profiler), Run::Profiler(run)) => run(&profiler.stage(pulse)?),
+            (Plugin::Env(env), Run::Env(run)) => run(&env.stage(pulse)?),
             _ => skip("is a clause of another kind of plugins"),
         })
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use ccl_plugin_host::exported;
 
 use crate::Clause;
-use crate::clauses::{net, profiler, tuner};
+use crate::clauses::{env, net, profiler, tuner};
 
 /// A kind of plugins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Kind {
             Kind::Net => net::CLAUSES,
             Kind::Profiler => profiler::CLAUSES,
             Kind::Tuner => tuner::CLAUSES,
-            Kind::Env => &[],
+            Kind::Env => env::CLAUSES,
         }
     }
 

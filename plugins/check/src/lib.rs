@@ -22,10 +22,13 @@
 
 mod breach;
 mod clauses;
+mod host;
 mod judge;
 mod kind;
 mod pulse;
 
+pub use ccl_plugin_host::env::EnvTable;
+pub use clauses::env::Env;
 pub use clauses::net::Net;
 pub use clauses::profiler::Profiler;
 pub use judge::{Subject, judge, judge_apart, report};

@@ -84,6 +84,8 @@ fn found<'a>(name: &str, vars: &'a [(String, String)], files: &'a [Vec<Line>]) -
 }
 
 fn garbage(plugin: EnvPlugin, name: &str, why: &str) -> Error {
+    // What it found is not told of a secret.
+    let why = if name == "CCL_SECRET" { "expected a secret in UTF-8" } else { why };
     Error::new(
         Fault::Plugin { name: plugin.name().to_owned() },
         format!("setting {name}: {why}, from the env plugin {}", plugin.name()),

@@ -12,11 +12,16 @@ pub(super) fn findings(config: &Config) -> Vec<Finding> {
         let why = format!("from {}", resolved.source);
         Finding::ok("settings", resolved.setting.name, &resolved.value, why)
     });
+    let candidates = config.env_candidates().iter();
+    let candidates = candidates.map(|candidate| {
+        let name = config.env().filter(|_| candidate.is_chosen()).map_or("none", |plugin| plugin.name());
+        Finding::ok("settings", "env plugin", name, candidate.to_string())
+    });
     let warnings = config.warnings().iter();
     let warnings = warnings.map(|warning| Finding::warning("settings", "unknown", "ignored", warning));
     let ignored = config.ignored().iter();
     let ignored = ignored.map(|name| Finding::ok("settings", name, "ignored", "has no meaning here"));
-    let mut findings: Vec<_> = set.chain(warnings).chain(ignored).collect();
+    let mut findings: Vec<_> = candidates.chain(set).chain(warnings).chain(ignored).collect();
     if findings.is_empty() {
         findings.push(Finding::ok("settings", "all", "default", ""));
     }

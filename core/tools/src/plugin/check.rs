@@ -130,6 +130,7 @@ fn subject(args: &Args, kind: Kind, file: &str) -> Result<Subject> {
     let mut subject = match kind {
         Kind::Net => kind::network(file, args.device, &args.settings),
         Kind::Profiler => kind::profiler(file),
+        Kind::Env => kind::env(file),
         _ => return Err(Error::bug(format!("there are clauses of the kind {kind}, and no way to load one"))),
     };
     subject.patience = args.patience;

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use ccl::config::SETTINGS;
 use ccl::{Error, Result, network};
-use ccl_plugin_check::{Kind, Net, Profiler, Subject, Verdict};
+use ccl_plugin_check::{Env, EnvTable, Kind, Net, Profiler, Subject, Verdict};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 /// The kinds that have clauses, as values of an option.
@@ -59,6 +60,15 @@ pub(super) fn network(file: &str, device: u32, settings: &[(String, String)]) ->
 /// A profiler.
 pub(super) fn profiler(file: &str) -> Subject {
     Profiler::named(file).into()
+}
+
+/// An env plugin, to be asked about the settings there are.
+pub(super) fn env(file: &str) -> Subject {
+    let file = file.to_owned();
+    let mut env = Env::new(move || EnvTable::open(&file));
+    let names = SETTINGS.iter().flat_map(|setting| [Some(setting.name), setting.alias]).flatten();
+    env.names = names.map(str::to_owned).collect();
+    env.into()
 }
 
 fn with_clauses() -> impl Iterator<Item = Kind> {

@@ -37,7 +37,7 @@ struct Kind {
 }
 
 /// Every kind.
-const KINDS: &[Kind] = &[Kind { name: "net", rows: networks }];
+const KINDS: &[Kind] = &[Kind { name: "net", rows: networks }, Kind { name: "env", rows: envs }];
 
 /// One candidate.
 #[derive(Debug, Serialize)]
@@ -109,6 +109,11 @@ fn networks(kind: &'static str, config: &Config) -> Vec<Row> {
         rows.push(Row { kind, file, offers: Vec::new(), verdict: Standing::Problem, why });
     }
     rows
+}
+
+/// Files in the order of the settings; none is needed.
+fn envs(kind: &'static str, config: &Config) -> Vec<Row> {
+    config.env_candidates().iter().map(|candidate| Row::of(kind, candidate.clone())).collect()
 }
 
 fn table(rows: &[Row]) -> String {

@@ -46,6 +46,11 @@ impl EnvTable {
         self.name
     }
 
+    /// How it was checked, for the log.
+    pub fn how(&self) -> &'static str {
+        self.how
+    }
+
     /// The entries, of which `init` is not to be called: see [`EnvTable::init`].
     pub fn entries(&self) -> &CclEnvV1 {
         &self.table

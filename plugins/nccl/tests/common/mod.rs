@@ -99,3 +99,16 @@ fn cc(flags: &[&str], parts: &[PathBuf], output: &Path) {
 fn folder() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
+
+/// The file of an env plugin with a table for each of these versions, named `Toy<version>`.
+pub fn toy_env(name: &str, versions: &[u32], flags: &[&str]) -> String {
+    let object = |version: &u32| {
+        let object = folder().join(format!("{name}-{version}.o"));
+        let (version, called) =
+            (format!("-DENV_VERSION={version}"), format!("-DVERSIONED_NAME=\"Toy{version}\""));
+        let source = plugins().join("nccl/tests/plugins/toy_env.c");
+        cc(&[&["-c", &version, &called], flags].concat(), &[source], &object);
+        object
+    };
+    link(name, &versions.iter().map(object).collect::<Vec<_>>())
+}

@@ -8,6 +8,7 @@ use ccl_plugin::c::{self, CclHostV1, CclNetPropertiesV1, CclSettingV1};
 
 use super::{RecvEnd, SendEnd, Table, entry, optional};
 use crate::breach::{Failed, Outcome, breach};
+use crate::host::host;
 
 /// A context; finalised when the last clone and all made from it are gone.
 #[derive(Clone)]
@@ -33,14 +34,7 @@ impl Context {
             .iter()
             .map(|(key, value)| CclSettingV1 { key: key.as_ptr(), value: value.as_ptr() })
             .collect();
-        let host = Box::new(CclHostV1 {
-            size: size_of::<CclHostV1>() as u32,
-            version: 1,
-            context: ptr::null_mut(),
-            // May be null, by the contract.
-            enabled: None,
-            log: Some(log),
-        });
+        let host = host();
         let mut raw = ptr::null_mut();
         // SAFETY: the host's table lives until `finalize`, the settings through the call.
         table.call("init", || unsafe {
@@ -204,18 +198,4 @@ pub(crate) fn empty_properties() -> CclNetPropertiesV1 {
 
 fn nothing(call: &'static str) -> Failed {
     Failed { call, message: "success was reported, with a null pointer".to_owned(), ..Failed::default() }
-}
-
-unsafe extern "C" fn log(
-    _: *mut c_void,
-    level: i32,
-    _: *const std::ffi::c_char,
-    _: u32,
-    message: *const std::ffi::c_char,
-) {
-    if level <= c::LOG_WARN && !message.is_null() {
-        // SAFETY: the contract asks for a NUL-terminated string that lives through the call.
-        let message = unsafe { std::ffi::CStr::from_ptr(message) };
-        eprintln!("{}", message.to_string_lossy());
-    }
 }
