@@ -151,7 +151,7 @@ fn tables_that_are_not_adapted_are_named() {
     let line = refusal(&toys::link("nccl_odd", std::slice::from_ref(&odd)));
     assert!(line.contains("offers ncclNetPlugin_v5, ncclNetPlugin_v13, ncclCollNetPlugin_v9"), "{line}");
     assert!(line.contains("expected cclNet_v1, or one of ncclNetPlugin_v6 to ncclNetPlugin_v12"), "{line}");
-    let toy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nccl_odd_too-9.o");
+    let toy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nccl_odd_too-net-9.o");
     toy_of_versions("nccl_odd_too", &[9], &[]);
     let (line, plugin) = load(&toys::link("nccl_with_odd", &[odd, toy]));
     assert_eq!(plugin.name(), "Toy9");
@@ -163,7 +163,7 @@ fn tables_that_are_not_adapted_are_named() {
 #[test]
 fn ccls_own_table_comes_first() {
     toy_of_versions("nccl_beside", &[9], &[]);
-    let toy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nccl_beside-9.o");
+    let toy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("nccl_beside-net-9.o");
     let own = toys::plugins().join("examples/loopback_net.c");
     let (line, plugin) = load(&toys::link("nccl_beside_ours", &[own, toy]));
     assert_eq!((plugin.name(), &*plugin.contract()), ("loopback-c", "cclNet_v1"));
