@@ -193,7 +193,8 @@ impl Communicator {
             plans.expect_mapped();
         }
         let watched = Watched { rank: rank.0, nranks: n, nnodes, comm_id: fabric.number()? };
-        let profile = Profile::open(config, watched, fabric.net_plugin());
+        let spares_a_core = || fabric.spares_a_core().unwrap_or(true);
+        let profile = Profile::open(config, watched, fabric.net_plugin(), spares_a_core);
         profile.iter().for_each(|profile| fabric.profile(profile.emitter()));
         let flight = Arc::clone(&recorded.flight);
         let (for_engine, deadline) = (Arc::clone(&control), config.timeout());

@@ -107,7 +107,9 @@ impl Engine {
     /// Makes one call and drives until nothing is outstanding.
     #[inline]
     pub(crate) fn run(&mut self, request: &mut Request<'_>) -> Result<()> {
-        if self.profile.is_some() {
+        if let Some(profile) = &mut self.profile
+            && profile.heeds(request.collective)
+        {
             return self.run_watched(request);
         }
         self.run_through::<false>(request)

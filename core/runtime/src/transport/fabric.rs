@@ -400,6 +400,13 @@ impl Fabric {
         Ok(if one_host { host::cores(infos.iter()) as u32 } else { 0 })
     }
 
+    /// Whether this rank's host has more cores than ranks. Errors: not connected.
+    pub(crate) fn spares_a_core(&self) -> Result<bool> {
+        let infos = &self.connected()?.infos;
+        let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
+        Ok(host::cores(here()) > here().count())
+    }
+
     /// How many ranks each host has, of those that follow each other. The same on all ranks. Errors: not connected.
     pub(crate) fn nodes(&self) -> Result<Vec<u32>> {
         let infos = &self.connected()?.infos;

@@ -26,6 +26,8 @@ pub(super) struct Delivery {
     refused: u64,
     /// Everything is passed on so long after it happened; 0: as soon as may be.
     lag_ns: u64,
+    /// The most of a core that this may take, in percent.
+    share: u32,
 }
 
 /// An event that has started and not stopped.
@@ -39,10 +41,11 @@ struct Open {
 }
 
 impl Delivery {
-    pub(super) fn new(emitter: Arc<Emitter>, context: ProfilerContext) -> Delivery {
+    /// `share` is the most of a core that it may take, in percent.
+    pub(super) fn new(emitter: Arc<Emitter>, context: ProfilerContext, share: u32) -> Delivery {
         // A profiler made for NCCL takes times when it is called: so it is called at the distances of the events.
         let lag_ns = if context.plugin().is_made_for_nccl() { LAG_NS } else { 0 };
-        Delivery { emitter, context, taken: 0, open: HashMap::new(), started: 0, refused: 0, lag_ns }
+        Delivery { emitter, context, taken: 0, open: HashMap::new(), started: 0, refused: 0, lag_ns, share }
     }
 
     /// Passes on a few records; whether there were any.
@@ -78,6 +81,13 @@ impl Delivery {
             return None;
         }
         self.emitter.ring.peek(self.taken, TIME_WORD).map(|time_ns| time_ns + self.lag_ns)
+    }
+
+    /// The most of a core that the thread may take for it now, in percent: all of one once the communicator is closed,
+    /// and where the profiler's times are when it is called.
+    pub(super) fn share(&self) -> u32 {
+        let hurries = self.lag_ns > 0 || self.emitter.closed.load(Ordering::Acquire);
+        if hurries { 100 } else { self.share }
     }
 
     /// Whether something is there to be passed on.

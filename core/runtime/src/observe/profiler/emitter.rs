@@ -76,6 +76,12 @@ impl Emitter {
         }
     }
 
+    /// The mask.
+    #[inline]
+    pub(super) fn wanted(&self) -> u64 {
+        self.interest.bits()
+    }
+
     /// What everything descends from: the mask is looked at here, once for each launch.
     pub(crate) fn top(&self) -> Span {
         Span { id: 0, nearest: 0, mask: self.interest.bits() }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ccl_plan::{Collective, Dtype, Shape};
 
@@ -23,6 +24,10 @@ pub(crate) struct Launches {
     groups: Vec<Group>,
     /// Launches so far.
     number: u64,
+    /// Launches go by unheard, until there is this much room.
+    skipping: Option<u64>,
+    /// Events that were not put down, with their launches, and not counted yet.
+    skipped_events: u64,
     names: HashMap<String, Name>,
 }
 
@@ -75,8 +80,40 @@ impl Launches {
             call_bytes: 0,
             groups: Vec::new(),
             number: 0,
+            skipping: None,
+            skipped_events: 0,
             names: HashMap::new(),
         }
+    }
+
+    /// Whether the next launch of one call is put down: not if nothing is wanted, and not if there is no room, so that
+    /// calls that come faster than they are passed on cost little more than a look. A launch that is not put down is
+    /// dropped whole, and the next ones with it until half of the room is free.
+    #[inline]
+    pub(crate) fn heeds(&mut self, collective: Collective) -> bool {
+        let mask = self.emitter.wanted();
+        if mask == 0 {
+            return false;
+        }
+        if self.emitter.ring.free() >= self.skipping.unwrap_or(LAUNCH_PLACES) || self.api.is_some() {
+            self.skipping = None;
+            return true;
+        }
+        if self.skipping.is_none() {
+            self.skip();
+        }
+        let own =
+            if is_message(collective) { [Kind::P2pApi, Kind::P2p] } else { [Kind::CollApi, Kind::Coll] };
+        let kinds = [Kind::GroupApi, Kind::Group, own[0], own[1]];
+        self.skipped_events += kinds.iter().map(|kind| u64::from(mask & kind.wanted_by() != 0)).sum::<u64>();
+        false
+    }
+
+    #[cold]
+    fn skip(&mut self) {
+        self.skipping = Some(self.emitter.ring.places() / 2);
+        // What edges do is nobody's.
+        self.emitter.enter(Span::default());
     }
 
     /// A launch begins, unless one is under way; `depth` is 1 for calls that were collected.
@@ -192,6 +229,7 @@ impl Launches {
     /// The communicator closes.
     pub(super) fn end_all(&mut self) {
         self.landed();
+        self.emitter.dropped_events.fetch_add(std::mem::take(&mut self.skipped_events), Ordering::Relaxed);
         for group in &mut self.groups {
             if group.started {
                 self.emitter.stop(&mut group.span);
@@ -258,3 +296,6 @@ fn bytes_of(request: &Request<'_>, n: u32) -> u64 {
     };
     elements.saturating_mul(request.dtype.size_bytes()) as u64
 }
+
+/// Room for the events of a short call that no network carries.
+const LAUNCH_PLACES: u64 = 16;

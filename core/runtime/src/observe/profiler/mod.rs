@@ -45,9 +45,16 @@ impl Profile {
     /// The profiler that the settings ask for: the first usable of `CCL_PROFILER_PLUGIN`, else
     /// `libccl-profiler.so` or `libnccl-profiler.so` if there is one, else that of the library that `net` came from.
     /// `None`, with a line of log, if it cannot be had: a communicator goes without.
-    pub(crate) fn open(config: &Config, watched: Watched, net: Option<NetPlugin>) -> Option<Box<Profile>> {
+    /// `spares_a_core`: whether the host has cores that no rank needs.
+    pub(crate) fn open(
+        config: &Config,
+        watched: Watched,
+        net: Option<NetPlugin>,
+        spares_a_core: impl FnOnce() -> bool,
+    ) -> Option<Box<Profile>> {
         let plugin = choose(config, net)?;
-        match Profile::new(plugin, watched, PLACES) {
+        let share = if spares_a_core() { 100 } else { config.profiler_share() };
+        match Profile::new(plugin, watched, share) {
             Ok(profile) => Some(Box::new(profile)),
             Err(error) => {
                 tracing::warn!(target: "ccl::profiler", rank = watched.rank, %error, "goes without a profiler");
@@ -56,12 +63,12 @@ impl Profile {
         }
     }
 
-    fn new(plugin: ProfilerPlugin, watched: Watched, places: usize) -> Result<Profile, String> {
+    fn new(plugin: ProfilerPlugin, watched: Watched, share: u32) -> Result<Profile, String> {
         let context = plugin.init(watched, LogFn::tracing()).map_err(|error| error.to_string())?;
         let (interest, done) = (context.interest(), Arc::<Done>::default());
         let emitter = thread::serve(Arc::clone(&done), |bell| {
-            let emitter = Arc::new(Emitter::new(interest, bell, places));
-            (Delivery::new(Arc::clone(&emitter), context), emitter)
+            let emitter = Arc::new(Emitter::new(interest, bell, PLACES));
+            (Delivery::new(Arc::clone(&emitter), context, share), emitter)
         });
         let emitter = emitter.map_err(|error| error.to_string())?;
         let launches = Launches::new(Arc::clone(&emitter), watched.nranks);

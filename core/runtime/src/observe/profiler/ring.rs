@@ -43,6 +43,17 @@ impl<const N: usize, W: Word> Ring<N, W> {
         }
     }
 
+    /// Places that are promised to nobody, as of late.
+    #[inline]
+    pub(super) fn free(&self) -> u64 {
+        self.credits.load(Ordering::Relaxed)
+    }
+
+    /// So many places there are.
+    pub(super) fn places(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
     /// Promises so many places, all or none; whether it did.
     pub(super) fn promise(&self, places: u64) -> bool {
         self.credits.take(places)

@@ -133,7 +133,7 @@ fn run(bell: &Arc<Bell>) {
                 return;
             }
         }
-        let mut moved = false;
+        let (mut moved, begun_ns) = (false, now_ns());
         for index in (0..served.len()).rev() {
             let (delivery, _) = &mut served[index];
             let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -159,14 +159,21 @@ fn run(bell: &Arc<Bell>) {
             let left = Duration::from_nanos(due.saturating_sub(now_ns()));
             std::thread::park_timeout(left.min(MOMENT));
         } else if moved {
-            // What gathers meanwhile is passed on together.
-            std::thread::park_timeout(MOMENT);
+            // What gathers meanwhile is passed on together; and where ranks need this core, they have it meanwhile.
+            let busy = Duration::from_nanos(now_ns() - begun_ns);
+            let share = served.iter().map(|(delivery, _)| delivery.share()).max().unwrap_or(100);
+            std::thread::park_timeout(MOMENT.max(rest(busy, share)));
         } else {
             bell.doze(|| {
                 !lock().arrived.is_empty() || served.iter().any(|(delivery, _)| delivery.has_news())
             });
         }
     }
+}
+
+/// How long to rest after so much work, so that it was no more than that percentage of the time.
+fn rest(busy: Duration, share: u32) -> Duration {
+    busy * (100 - share.clamp(1, 100)) / share.clamp(1, 100)
 }
 
 /// How long the thread lets news gather.
