@@ -3,7 +3,7 @@
 //     node tests/profiler/perfetto.mjs PROCESSOR FOLDER
 //
 // PROCESSOR has the processor built for browsers: trace_processor.wasm, what loads it, and what speaks with it. FOLDER has a
-// trace of each rank. Each is loaded by itself, then all as one as the manual's jq makes it. Prints a line of JSON: the
+// trace of each communicator of each rank. Each is loaded by itself, then all as one as the manual's jq makes it. Prints a line of JSON: the
 // processor's version, and for each load the number of slices and their time by name, as the events say ("ours") and as
 // the processor does ("theirs"); slices that it nests otherwise; rows it calls otherwise; errors of its import. Whoever calls
 // compares them.
@@ -25,13 +25,21 @@ async function main() {
   const traces = readdirSync(folder).filter((name) => name.endsWith(".json")).sort()
     .map((name) => readFileSync(join(folder, name)));
   const events = traces.map((trace) => JSON.parse(trace).traceEvents);
-  const all = { trace: Buffer.from(JSON.stringify({ traceEvents: events.flat() })), events: events.flat() };
+  const traceEvents = events.flatMap((own, file) => own.map((event) => numbered(event, file)));
+  const all = { trace: Buffer.from(JSON.stringify({ traceEvents })), events: traceEvents };
   const loads = [];
   for (const load of [...traces.map((trace, at) => ({ trace, events: events[at] })), all]) {
     loads.push(await compare(engine, load));
   }
   const version = wasm.toString("latin1").match(/v\d+\.\d+-[0-9a-f]{6,}/)?.[0];
   process.stdout.write(JSON.stringify({ version, loads }) + "\n");
+}
+
+// An event whose ids, which are its file's own, differ from those of other files.
+function numbered(event, file) {
+  const { id, parent } = event.args;
+  const other = (id) => id === undefined ? undefined : `${file}.${id}`;
+  return { ...event, args: { ...event.args, id: other(id), parent: other(parent) } };
 }
 
 // The processor, in this thread: what is sent to it is answered before the sending returns.

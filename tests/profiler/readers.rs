@@ -17,7 +17,7 @@ fn holistic_trace_analysis_finds_every_event() {
         Ok(python) => python,
         Err(reason) => return skip(test, &reason),
     };
-    let folder = traced(&[]);
+    let folder = traced("traced", &[]);
     let mut analysis = program::command(LIMIT_S, python);
     let output = program::succeeds(analysis.arg(script("holistic.py")).arg(&folder));
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -55,18 +55,22 @@ fn perfetto_shows_every_slice_where_it_belongs() {
         Ok(processor) => processor,
         Err(reason) => return skip(test, &reason),
     };
-    // Over the network there are messages within the work.
-    for settings in [&[][..], &[("CCL_SHM_DISABLE", "1")]] {
-        let folder = traced(settings);
+    // Over the network there are messages within the work; ranks in groups have several communicators.
+    let network = [("CCL_SHM_DISABLE", "1")];
+    for (scenario, settings, traces, depth) in
+        [("traced", &[][..], 2, 1), ("traced", &network, 2, 3), ("grouped", &[], 8, 1)]
+    {
+        let folder = traced(scenario, settings);
         let mut node = program::command(LIMIT_S, "node");
         let output = program::succeeds(node.arg(script("perfetto.mjs")).arg(&processor).arg(&folder));
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(found["version"].as_str().unwrap().starts_with("v55.3-"), "{found}");
         let loads = found["loads"].as_array().unwrap();
-        assert_eq!(loads.len(), 3, "each of two ranks, and both: {found}");
+        assert_eq!(loads.len(), traces + 1, "each by itself, and all: {found}");
         loads.iter().for_each(shows_all);
         let deepest = loads.iter().map(|load| load["deepest"].as_u64().unwrap()).max();
-        assert_eq!(deepest, Some(if settings.is_empty() { 1 } else { 3 }), "{found}");
+        assert_eq!(deepest, Some(depth), "{found}");
+        eprintln!("{scenario}: {}", loads[traces]);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }
@@ -106,9 +110,9 @@ fn pytorchs_analyser_names_the_rank_that_stays_away() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A folder with the example's trace of each of two ranks, played with these settings.
-fn traced(settings: &[(&str, &str)]) -> PathBuf {
-    play_with("traced", |command, folder| {
+/// A folder with the example's traces of a scenario that is played with these settings.
+fn traced(scenario: &str, settings: &[(&str, &str)]) -> PathBuf {
+    play_with(scenario, |command, folder| {
         command.env("CCL_PROFILER_PLUGIN", program::example_profiler());
         command.env("PROFILE_DUMP_FILE", folder.join("trace")).envs(settings.iter().copied());
     })
