@@ -1,6 +1,8 @@
 //! What the test tiers share.
 
 pub mod exercise;
+mod installed;
+pub mod npm;
 pub mod program;
 pub mod python;
 mod stolen;
