@@ -82,6 +82,22 @@ fn a_network_around_another_keeps_every_clause_without_faults() {
 }
 
 #[test]
+fn networks_made_for_nccl_keep_what_their_contract_has() {
+    let keeps = |version: &u32| {
+        let flags = [format!("-DNET_VERSION={version}"), "-fvisibility=hidden".to_owned()];
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let name = format!("kit_toy_net_{version}");
+        let toy = compile("plugins/nccl/tests/plugins/toy_net.c", &name, &flags);
+        keeps_all(&toy, &["turn", "watch", "one_sided"]);
+    };
+    std::thread::scope(|scope| {
+        for versions in [&[6, 7, 8, 9][..], &[10, 11, 12]] {
+            scope.spawn(|| versions.iter().for_each(&keeps));
+        }
+    });
+}
+
+#[test]
 fn every_breach_is_named_by_its_clause() {
     all_named(&planted("kit_breaches", &[]), BREACHES);
 }
@@ -93,10 +109,12 @@ fn the_example_tuner_keeps_every_clause() {
 }
 
 #[test]
-fn a_tuner_made_for_nccl_keeps_every_clause_that_concerns_it() {
-    let flags = ["-DTUNER_VERSION=6"];
-    let toy = compile("plugins/nccl/tests/plugins/toy_tuner.c", "kit_toy_tuner", &flags);
-    keeps_all_of(&toy, ("tuner", 13), &["outside"]);
+fn tuners_made_for_nccl_keep_every_clause_that_concerns_them() {
+    for version in 2..=6 {
+        let (name, flag) = (format!("kit_toy_tuner_{version}"), format!("-DTUNER_VERSION={version}"));
+        let toy = compile("plugins/nccl/tests/plugins/toy_tuner.c", &name, &[&flag]);
+        keeps_all_of(&toy, ("tuner", 13), &["outside"]);
+    }
 }
 
 #[test]
