@@ -28,6 +28,12 @@ pub fn example_profiler() -> PathBuf {
     built(&BUILT, "libccl_profiler_example.so", &["ccl-profiler-example"])
 }
 
+/// The network to copy from, built like the calling test.
+pub fn example_network() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    built(&BUILT, "libccl_net_example.so", &["ccl-net-example"])
+}
+
 /// An example of the crate of the tools, built for release; brought up to date by each call.
 pub fn example(name: &str) -> PathBuf {
     let target = target_folder();

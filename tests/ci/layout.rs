@@ -67,6 +67,15 @@ pub(crate) const CRATES: &[Crate] = &[
         forbids_unsafe: false,
     },
     safe("ccl-net-socket-plugin", "net-socket/plugin", 10, &["ccl-plugin", "ccl-net-socket"]),
+    Crate {
+        name: "ccl-net-example",
+        folder: "plugins/examples/rust-net",
+        lines: 250,
+        uses: &["ccl-plugin"],
+        // The one copy, from the sender's memory to the receiver's.
+        unsafe_in: &["src/link.rs"],
+        forbids_unsafe: false,
+    },
     safe("ccl-net-ib", "net-ib", 3_500, &["ccl-plugin"]),
     safe("ccl-profiler-example", "profiler-example", 600, &["ccl-plugin"]),
     boundary("ccl-kernels", "kernels", 5_300, &["ccl-plan", "ccl-cuda"]),

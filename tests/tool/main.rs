@@ -1,5 +1,6 @@
 //! The binary `ccl` as users start it: everything `ccl perf` measures, and the launchers it joins.
 
+mod example_net;
 mod launchers;
 mod matrix;
 

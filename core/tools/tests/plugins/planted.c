@@ -1,7 +1,7 @@
 /* A network that keeps the contract, or breaks one clause of it: the one that PLANTED names.
  *
  * The network of plugins/examples/loopback_net.c, with groups of receives, abort, batched tests and one-sided
- * operations around it, and a place for each breach.
+ * operations, turned connections and descriptors around it, and a place for each breach.
  */
 #define _GNU_SOURCE
 #include "ccl_net.h"
@@ -12,6 +12,8 @@
 #undef cclNet_v1
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -42,12 +44,16 @@ static void *held_data;
 static uint64_t held_bytes;
 static char *held_copy;
 static void *late_target;
-static int contexts, posted_sends, all_aborted;
+static int contexts, all_contexts, posted_sends, all_aborted;
+static pthread_t first_thread;
 static cclError_v1_t shared;
 
 static int32_t p_init(const cclHost_v1_t *host, const cclSetting_v1_t *settings, uint32_t count, void **out) {
   if (planted("second_init") && contexts > 0) return fail(CCL_NET_EXHAUSTED, "one context is enough");
+  if (planted("fifty_contexts") && all_contexts >= 50) return fail(CCL_NET_EXHAUSTED, "fifty contexts are enough");
   contexts++;
+  all_contexts++;
+  first_thread = pthread_self();
   return init(host, settings, count, out);
 }
 
@@ -187,6 +193,15 @@ static int32_t p_isend(void *comm, const void *data, uint64_t bytes, uint32_t ta
   if (planted("crashes")) __builtin_trap();
   if (all_aborted) return fail(CCL_NET_ABORTED, "everything was aborted");
   if (planted("isend_waits")) sleep_ms(80);
+  if (planted("one_thread") && !pthread_equal(first_thread, pthread_self()))
+    return fail(CCL_NET_INVALID, "not on the thread of init");
+  if (planted("wants_room")) {
+    int found = 0;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < SLOTS; i++) found |= c->recvs[i].state == POSTED;
+    pthread_mutex_unlock(&lock);
+    if (!found) return fail(CCL_NET_INVALID, "no receive is posted");
+  }
   if (planted("fails_on_zero") && bytes == 0) return fail(CCL_NET_INVALID, "a message of 0 bytes");
   if (planted("ignores_tags")) tag = 0;
   if (planted("drops_last_byte") && bytes > 1) bytes--;
@@ -383,6 +398,64 @@ static int32_t p_close_recv(void *comm) {
   return close_recv(comm);
 }
 
+/* Connections and their other directions, and how many of the ends have asked for it. */
+static struct twin {
+  struct connection *there, *back;
+  int asked;
+} twins[64];
+
+/* Called with the lock. */
+static struct twin *twin_of(struct connection *there) {
+  struct twin *unused = NULL;
+  for (int i = 0; i < 64; i++) {
+    if (twins[i].there == there) return &twins[i];
+    if (!twins[i].there) unused = &twins[i];
+  }
+  return unused;
+}
+
+static int32_t p_turn(void *comm, uint32_t side, void **other) {
+  struct connection *there = comm;
+  (void)side;
+  pthread_mutex_lock(&lock);
+  struct twin *twin = twin_of(there);
+  if (!twin) return leave(fail(CCL_NET_EXHAUSTED, "more than 64 turned connections"));
+  if (!twin->asked || planted("turn_leads_nowhere")) {
+    struct connection *back = calloc(1, sizeof *back);
+    back->open_ends = 2;
+    back->sender = there->receiver;
+    back->receiver = there->sender;
+    *twin = (struct twin){there, back, twin->asked};
+  }
+  twin->asked++;
+  *other = twin->back;
+  return leave(CCL_NET_OK);
+}
+
+static int32_t p_close_send(void *comm) {
+  struct connection *c = comm;
+  pthread_mutex_lock(&lock);
+  struct twin *twin = twin_of(c);
+  if (twin && twin->there == c) {
+    if (planted("turn_closes_both")) twin->back->send_closed = 1;
+    *twin = (struct twin){0};
+  }
+  pthread_mutex_unlock(&lock);
+  return close_send(c);
+}
+
+/* One descriptor for all, which is always ready: the host looks again at once. */
+static int32_t p_watch(void *comm, uint32_t side, uint32_t n, cclWatch_v1_t *watched, uint32_t *count) {
+  static int descriptor = -1;
+  (void)comm, (void)side;
+  pthread_mutex_lock(&lock);
+  if (descriptor < 0) descriptor = eventfd(planted("watch_is_silent") ? 0 : 1, EFD_CLOEXEC);
+  pthread_mutex_unlock(&lock);
+  *count = 1;
+  if (n >= 1) watched[0] = (cclWatch_v1_t){.descriptor = descriptor, .events = POLLIN};
+  return CCL_NET_OK;
+}
+
 static int32_t p_abort(void *context) {
   if (planted("abort_for_all")) all_aborted = 1;
   return abort_all(context);
@@ -477,7 +550,7 @@ const cclNet_v1_t cclNet_v1 = {
     .irecv = PLANTED_IRECV,
     .test_send = p_test_send,
     .test_recv = p_test_recv,
-    .close_send = close_send,
+    .close_send = p_close_send,
     .close_recv = p_close_recv,
     .test_sends = p_test_sends,
     .test_recvs = p_test_recvs,
@@ -486,5 +559,7 @@ const cclNet_v1_t cclNet_v1 = {
     .put = p_put,
     .get = p_get,
     .signal = p_signal,
+    .turn = p_turn,
     .isend_more = p_isend_more,
+    .watch = p_watch,
 };

@@ -1,16 +1,16 @@
 //! A network that was loaded or linked in.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::Path;
 use std::{fmt, fs, ptr};
 
-use ccl_plugin::c::{CclErrorV1, CclNetV1, CclSettingV1, NET_SYMBOL};
+use ccl_plugin::Code;
+use ccl_plugin::c::{CclErrorV1, CclHostV1, CclNetV1, CclSettingV1, NET_SYMBOL};
 
 use crate::error::{Detail, NetError};
 use crate::fault::SETTING;
 use crate::library::{LoadedNet, link_net, load_net, wrap_net};
 use crate::log::{Host, LogFn};
-use crate::net::call;
 use crate::net::context::NetContext;
 use crate::search::Candidate;
 
@@ -151,19 +151,38 @@ impl NetPlugin {
         // SAFETY: `host` was just made.
         let table = unsafe { &raw const (*host).table };
         let (first, count) = (pairs.as_ptr(), pairs.len() as u32);
-        let made = match self.0.nccl {
-            None => call!(*self, init(table, first, count, &raw mut raw)),
-            // SAFETY: as for the table's entry: `count` settings, and a place for the context.
-            Some(plugin) => match unsafe { plugin.init(table, first, count, &raw mut raw) } {
-                0 => Ok(()),
-                code => Err(self.failed("init", code)),
-            },
+        // SAFETY: the host's table outlives the context; `count` settings, and a place for the context.
+        let made = match unsafe { self.init_raw(table, first, count, &raw mut raw) } {
+            0 => Ok(()),
+            code => Err(self.failed("init", code)),
         };
         // SAFETY: `host` came from `Host::leak`, `raw` from this plugin's `init`.
         made.and_then(|()| unsafe { NetContext::from_raw(*self, raw, host) }).inspect_err(|_| {
             // SAFETY: made above; a failed init keeps nothing of it.
             drop(unsafe { Box::from_raw(host) });
         })
+    }
+
+    /// What the entry `init` does, for whoever calls the table itself: those made for NCCL share one table, whose own
+    /// `init` cannot tell which of them is meant. Returns the code.
+    ///
+    /// # Safety
+    ///
+    /// As `ccl_net.h` asks of a host that calls `init`.
+    pub unsafe fn init_raw(
+        &self,
+        host: *const CclHostV1,
+        settings: *const CclSettingV1,
+        count: u32,
+        out: *mut *mut c_void,
+    ) -> i32 {
+        match (self.0.nccl, self.table().init) {
+            // SAFETY: the caller's contract.
+            (Some(plugin), _) => unsafe { plugin.init(host, settings, count, out) },
+            // SAFETY: as above.
+            (None, Some(init)) => unsafe { init(host, settings, count, out) },
+            (None, None) => Code::INTERNAL.0,
+        }
     }
 
     /// Settings that its `init` is always given, before those of the caller: for whoever calls the table itself.

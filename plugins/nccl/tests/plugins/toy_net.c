@@ -216,6 +216,7 @@ static ncclResult_t toy_connect(CONTEXT_ int device, CONFIG_ void *handle, void 
 #endif
   if (TOY_FAULT == NEVER_CONNECTS) return ncclSuccess;
   if (!place->self) {
+    if (place->address.sin_family != AF_INET) FAIL(ncclInvalidArgument, "toy: connect: no listener made this handle");
 #if NET_VERSION == 10
     SAY(LOG_INFO, "toy: connect with traffic class %d", config->traffic_class);
 #endif

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccl_plugin::c::{CclNetPropertiesV1, CclNetV1};
+use ccl_plugin::c::CclNetPropertiesV1;
+use ccl_plugin_host::NetPlugin;
 
 use crate::breach::{Failed, Outcome, Stop, breach};
 use crate::clauses::net::buffer::Buffer;
@@ -17,7 +18,7 @@ pub(crate) struct Stage {
     pub(crate) settings: Vec<(String, String)>,
     pub(crate) device: u32,
     /// What speed is compared with.
-    pub(crate) reference: Option<&'static CclNetV1>,
+    pub(crate) reference: Option<NetPlugin>,
 }
 
 /// A connection.
@@ -54,9 +55,14 @@ impl Message {
 
 impl Stage {
     /// The same with another plugin, unset and on its first device.
-    pub(crate) fn with(&self, entries: &'static CclNetV1) -> Stage {
-        let table = Table { entries, pulse: Arc::clone(&self.table.pulse) };
+    pub(crate) fn with(&self, plugin: NetPlugin) -> Stage {
+        let table = Table::new(plugin, Arc::clone(&self.table.pulse));
         Stage { table, settings: Vec::new(), device: 0, reference: None }
+    }
+
+    /// Whether its contract is NCCL's: errors have neither codes of ours nor a peer, and a handle is for one connection.
+    pub(crate) fn is_made_for_nccl(&self) -> bool {
+        self.table.plugin.is_made_for_nccl()
     }
 
     pub(crate) fn context(&self) -> Outcome<Context> {

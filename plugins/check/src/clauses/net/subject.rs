@@ -33,10 +33,10 @@ impl Net {
         let plugin = pulse.during("dlopen", || (self.load)())?;
         let own = plugin.own_settings().into_iter().map(|(key, value)| (key.to_owned(), value.to_owned()));
         Ok(Stage {
-            table: Table { entries: plugin.table(), pulse: Arc::clone(pulse) },
+            table: Table::new(plugin, Arc::clone(pulse)),
             settings: own.chain(self.settings.iter().cloned()).collect(),
             device: self.device,
-            reference: self.reference.map(|plugin| plugin.table()),
+            reference: self.reference,
         })
     }
 }

@@ -38,7 +38,7 @@ impl Context {
         let mut raw = ptr::null_mut();
         // SAFETY: the host's table lives until `finalize`, the settings through the call.
         table.call("init", || unsafe {
-            entry!(table, init)(&raw const *host, pairs.as_ptr(), pairs.len() as u32, &raw mut raw)
+            table.plugin.init_raw(&raw const *host, pairs.as_ptr(), pairs.len() as u32, &raw mut raw)
         })?;
         if raw.is_null() {
             return breach("init reported success and gave no context");

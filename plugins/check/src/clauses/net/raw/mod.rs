@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
 use ccl_plugin::c::{CclErrorV1, CclNetV1};
+use ccl_plugin_host::NetPlugin;
 
 pub(crate) use comm::{Pending, RecvEnd, SendEnd};
 pub(crate) use context::{Connecting, Context, Listener, empty_properties};
@@ -18,10 +19,16 @@ use crate::pulse::Pulse;
 #[derive(Clone)]
 pub(crate) struct Table {
     pub(crate) entries: &'static CclNetV1,
+    /// Whose table it is; contexts begin with it.
+    pub(crate) plugin: NetPlugin,
     pub(crate) pulse: Arc<Pulse>,
 }
 
 impl Table {
+    pub(crate) fn new(plugin: NetPlugin, pulse: Arc<Pulse>) -> Table {
+        Table { entries: plugin.table(), plugin, pulse }
+    }
+
     /// Runs a call of the plugin; an error with its words if it returns a code.
     pub(crate) fn call(&self, call: &'static str, run: impl FnOnce() -> i32) -> Result<(), Failed> {
         match self.pulse.during(call, run) {
