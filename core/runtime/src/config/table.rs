@@ -223,7 +223,7 @@ settings! {
         profiler_plugin: Names = "", CCL_PROFILER_PLUGIN [NCCL_PROFILER_PLUGIN], May;
         /// The most of a core that passing events on to a profiler takes where ranks need all cores, in percent. What
         /// comes faster is dropped and counted.
-        profiler_share: Between<1, 100> = "2", CCL_PROFILER_SHARE, May;
+        profiler_share: Between<1, 100> = "1", CCL_PROFILER_SHARE, May;
         /// What INFO and TRACE are about.
         debug_subsys: Subsystems = "INIT,ENV,BOOTSTRAP", CCL_DEBUG_SUBSYS [NCCL_DEBUG_SUBSYS], May;
     }
