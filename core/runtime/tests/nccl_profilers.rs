@@ -153,7 +153,10 @@ fn a_network_may_bring_its_profiler() {
     let (net, ours) = (toys::toy("nccl_prof_net", 9, &[]), profiler("nccl_prof_beside", 4, &[]));
     assert!(std::path::Path::new(&net).exists() && std::path::Path::new(&ours).exists());
     let object = |name: &str| std::path::Path::new(&net).with_file_name(name);
-    let file = toys::link("nccl_prof_both", &[object("nccl_prof_net-9.o"), object("nccl_prof_beside-4.o")]);
+    let file = toys::link(
+        "nccl_prof_both",
+        &[object("nccl_prof_net-net-9.o"), object("nccl_prof_beside-profiler-4.o")],
+    );
     let vars = [("CCL_SHM_DISABLE", "1"), ("CCL_NET_PLUGIN", &*file), ("CCL_TIMEOUT", "120s")];
     let heard = || tell(&file, "toy_events", 4, 1);
     local::run_with(&Config::from_vars(vars).unwrap(), 2, |comm| work(&comm)).unwrap();

@@ -54,7 +54,7 @@ fn the_newest_table_is_taken_and_told() {
 #[test]
 fn ccls_own_table_comes_first() {
     profiler("prof_beside", 6, &[]);
-    let toy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("prof_beside-6.o");
+    let toy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("prof_beside-profiler-6.o");
     let own = toys::plugins().join("examples/counting_profiler.c");
     let (line, plugin) = load(&toys::link("prof_beside_ours", &[own, toy]));
     assert_eq!((plugin.name(), &*plugin.contract()), ("counting", "cclProfiler_v1"));
@@ -69,7 +69,7 @@ fn tables_that_cannot_be_used_are_named_and_the_next_is_tried() {
     assert!(line.contains("offers ncclProfiler_v7"), "{line}");
     assert!(line.contains("expected cclProfiler_v1, or one of ncclProfiler_v1 to ncclProfiler_v6"), "{line}");
     profiler("prof_odd_too", 6, &[]);
-    let toy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("prof_odd_too-6.o");
+    let toy = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("prof_odd_too-profiler-6.o");
     let (line, _) = load(&toys::link("prof_with_odd", &[odd, toy]));
     assert!(
         line.ends_with("ncclProfiler_v6 of NCCL's contract, the newest of those that are adapted"),
