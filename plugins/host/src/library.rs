@@ -6,13 +6,12 @@ use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use abi_stable::library::{AbiHeaderRef, ROOT_MODULE_LOADER_NAME_WITH_NUL};
 use ccl_plugin::__NetModule;
 use ccl_plugin::c::{CclNetV1, NET_SYMBOL};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use once_cell::sync::Lazy;
 
-use crate::check::{CheckedNet, check_net};
+use crate::check::{CheckedNet, check_layout, check_net};
 use crate::fault::{FaultNet, FaultRules};
 use crate::nccl;
 use crate::net::NetPlugin;
@@ -184,34 +183,10 @@ fn net_of(library: &Library, versions: &[String]) -> Result<Found, String> {
         return nccl::net_of(library, versions);
     }
     // First, because a table of another layout may have anything where its name should be.
-    let how = check_layout(library)?.to_string();
+    let how = check_layout::<__NetModule>(library)?.to_string();
     // SAFETY: by the contract of the symbol, a table of this type or of another size and version, which is found
     // out before anything else is read; libraries are never closed.
     unsafe { check_net(table) }.map(|checked| Found { checked, how, nccl: None })
-}
-
-/// Compares layouts through `abi_stable` if the library has its header.
-fn check_layout(library: &Library) -> Result<&'static str, String> {
-    // SAFETY: `abi_stable` exports its header under this name; the reference is its address.
-    let header = unsafe { library.get::<AbiHeaderRef>(ROOT_MODULE_LOADER_NAME_WITH_NUL.as_bytes()) };
-    let Ok(header) = header else { return Ok("a C table") };
-    (*header)
-        .upgrade()
-        .and_then(|header| header.init_root_module::<__NetModule>())
-        .map(|_| "a Rust table whose layout matches")
-        .map_err(|error| format!("its layout does not match this host's: {}", one_line(&error.to_string())))
-}
-
-/// Layout reports fill pages; the log wants a line.
-pub(crate) fn one_line(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let mut line = words.join(" ");
-    if line.len() > LINE_BYTES {
-        let cut = (0..=LINE_BYTES).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0);
-        line.truncate(cut);
-        line.push('…');
-    }
-    line
 }
 
 #[derive(PartialEq, Eq, Hash)]
@@ -221,8 +196,6 @@ enum Key {
     Program,
     Faulty(String),
 }
-
-const LINE_BYTES: usize = 600;
 
 /// Every network of this process, the one global of ccl.
 static LOADED: Lazy<Mutex<HashMap<Key, &'static LoadedNet>>> = Lazy::new(Mutex::default);

@@ -1,16 +1,16 @@
 //! The table of an env plugin, found in a library and checked, and nothing of it called.
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CString, c_void};
 use std::ptr;
 
-use abi_stable::library::{AbiHeaderRef, ROOT_MODULE_LOADER_NAME_WITH_NUL};
 use ccl_plugin::__EnvModule;
 use ccl_plugin::env::c::{CclEnvV1, ENV_SYMBOL, ENV_VERSION};
 use ccl_plugin::{CclHostV1, Code};
 use ccl_plugin_nccl::env::{Plugin, VERSIONS, symbol};
 use libloading::os::unix::Library;
 
-use crate::library::{address, one_line, open};
+use crate::check::{all_there, check_layout, name_of, whole_table};
+use crate::library::{address, open};
 use crate::search::{directories, places_for};
 
 /// An env plugin that was checked and has no context. Copies are the same plugin, of which there may be one context
@@ -81,7 +81,7 @@ impl EnvTable {
         let ours = address(library, &ENV_SYMBOL.to_string_lossy());
         if !ours.is_null() {
             // First, because a table of another layout may have anything where its name should be.
-            let how = check_layout(library)?;
+            let how = check_layout::<__EnvModule>(library)?;
             // SAFETY: by the contract of the symbol; libraries are never closed.
             return unsafe { check(ours.cast()) }.map(|(table, name)| EnvTable {
                 table,
@@ -126,46 +126,17 @@ pub(super) fn versions_of(library: &Library) -> Vec<String> {
 /// `table` is aligned and readable for 8 bytes, and for as many as its first field says if that is plausible; what it
 /// points to lives forever.
 unsafe fn check(table: *const CclEnvV1) -> Result<(CclEnvV1, &'static str), String> {
-    // SAFETY: 8 readable bytes.
-    let (size, version) =
-        unsafe { ((&raw const (*table).size).read(), (&raw const (*table).version).read()) };
-    if version != ENV_VERSION {
-        return Err(format!("expected a table of version {ENV_VERSION}, found version {version}"));
-    }
-    let (least, most) = (size_of::<CclEnvV1>(), 1 << 16);
-    if (size as usize) < least || size as usize > most {
-        return Err(format!("expected a table of {least} to {most} bytes, found size {size}"));
-    }
-    // SAFETY: the plugin says that at least so many bytes are there; null entries are `None`.
-    let table = unsafe { *table };
-    if table.name.is_null() {
-        return Err("expected a name, found a null pointer".to_string());
-    }
-    // SAFETY: the contract: NUL-terminated and valid as long as the library is loaded, so forever.
-    let name = unsafe { CStr::from_ptr(table.name) };
-    let name = name.to_str().ok().filter(|name| (1..64).contains(&name.len()));
-    let name = name.ok_or_else(|| "expected a name of 1 to 63 bytes in UTF-8".to_string())?;
-    let entries = [
+    // SAFETY: the caller's contract; null entries are `None`.
+    let (table, name) = unsafe {
+        let table = whole_table(table, ENV_VERSION)?;
+        (table, name_of(table.name)?)
+    };
+    all_there(&[
         ("init", table.init.is_none()),
         ("getEnv", table.get_env.is_none()),
         ("finalize", table.finalize.is_none()),
-    ];
-    match entries.iter().find(|(_, missing)| *missing) {
-        Some((entry, _)) => Err(format!("expected the entry {entry}, found a null pointer")),
-        None => Ok((table, name)),
-    }
-}
-
-/// Compares layouts through `abi_stable` if the library has its header.
-fn check_layout(library: &Library) -> Result<&'static str, String> {
-    // SAFETY: `abi_stable` exports its header under this name; the reference is its address.
-    let header = unsafe { library.get::<AbiHeaderRef>(ROOT_MODULE_LOADER_NAME_WITH_NUL.as_bytes()) };
-    let Ok(header) = header else { return Ok("a C table") };
-    (*header)
-        .upgrade()
-        .and_then(|header| header.init_root_module::<__EnvModule>())
-        .map(|_| "a Rust table whose layout matches")
-        .map_err(|error| format!("its layout does not match this host's: {}", one_line(&error.to_string())))
+    ])?;
+    Ok((table, name))
 }
 
 /// The last version of NCCL's to look for: all that there were and some that may come.

@@ -1,11 +1,9 @@
 //! Finding a profiler, and checking its table.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
-use abi_stable::library::{AbiHeaderRef, ROOT_MODULE_LOADER_NAME_WITH_NUL};
 use ccl_plugin::__ProfilerModule;
 use ccl_plugin::profiler::c::{CclProfilerV1, PROFILER_SYMBOL, PROFILER_VERSION};
 use ccl_plugin_nccl::profiler::Plugin;
@@ -14,7 +12,8 @@ use once_cell::sync::Lazy;
 
 use super::nccl;
 use crate::NetPlugin;
-use crate::library::{address, one_line, open};
+use crate::check::{all_there, check_layout, name_of, whole_table};
+use crate::library::{address, open};
 use crate::search::{Candidate, Place, Verdict, directories, places_for};
 
 /// A profiler whose table was checked. Lives as long as the process.
@@ -80,36 +79,19 @@ pub(super) fn link_profiler(table: &'static CclProfilerV1) -> Result<&'static Lo
 /// `table` is aligned and readable for 8 bytes, and for as many as its first field says if that is
 /// plausible; what it points to lives forever.
 pub(super) unsafe fn check(table: *const CclProfilerV1) -> Result<(CclProfilerV1, String), String> {
-    // SAFETY: 8 readable bytes.
-    let (size, version) =
-        unsafe { ((&raw const (*table).size).read(), (&raw const (*table).version).read()) };
-    if version != PROFILER_VERSION {
-        return Err(format!("expected a table of version {PROFILER_VERSION}, found version {version}"));
-    }
-    let (least, most) = (size_of::<CclProfilerV1>(), 1 << 16);
-    if (size as usize) < least || size as usize > most {
-        return Err(format!("expected a table of {least} to {most} bytes, found size {size}"));
-    }
-    // SAFETY: the plugin says that at least so many bytes are there; null entries are `None`.
-    let table = unsafe { *table };
-    if table.name.is_null() {
-        return Err("expected a name, found a null pointer".to_string());
-    }
-    // SAFETY: the contract: NUL-terminated and valid as long as the library is loaded, so forever.
-    let name = unsafe { CStr::from_ptr(table.name) };
-    let name = name.to_str().ok().filter(|name| (1..64).contains(&name.len()));
-    let name = name.ok_or_else(|| "expected a name of 1 to 63 bytes in UTF-8".to_string())?;
-    let entries = [
+    // SAFETY: the caller's contract; null entries are `None`.
+    let (table, name) = unsafe {
+        let table = whole_table(table, PROFILER_VERSION)?;
+        (table, name_of(table.name)?)
+    };
+    all_there(&[
         ("init", table.init.is_none()),
         ("startEvent", table.start_event.is_none()),
         ("stopEvent", table.stop_event.is_none()),
         ("recordEventState", table.record_event_state.is_none()),
         ("finalize", table.finalize.is_none()),
-    ];
-    match entries.iter().find(|(_, missing)| *missing) {
-        Some((entry, _)) => Err(format!("expected the entry {entry}, found a null pointer")),
-        None => Ok((table, name.to_string())),
-    }
+    ])?;
+    Ok((table, name.to_string()))
 }
 
 fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedProfiler>) {
@@ -161,22 +143,10 @@ fn profiler_of(library: &Library, versions: &[String]) -> Result<Found, String> 
         return Ok(Found { table: *Plugin::table(), name, how, nccl: Some(plugin) });
     }
     // First, because a table of another layout may have anything where its name should be.
-    let how = check_layout(library)?.to_string();
+    let how = check_layout::<__ProfilerModule>(library)?.to_string();
     // SAFETY: by the contract of the symbol, a table of this type or of another size and version, which is found
     // out before anything else is read; libraries are never closed.
     unsafe { check(table) }.map(|(table, name)| Found { table, name, how, nccl: None })
-}
-
-/// Compares layouts through `abi_stable` if the library has its header.
-fn check_layout(library: &Library) -> Result<&'static str, String> {
-    // SAFETY: `abi_stable` exports its header under this name; the reference is its address.
-    let header = unsafe { library.get::<AbiHeaderRef>(ROOT_MODULE_LOADER_NAME_WITH_NUL.as_bytes()) };
-    let Ok(header) = header else { return Ok("a C table") };
-    (*header)
-        .upgrade()
-        .and_then(|header| header.init_root_module::<__ProfilerModule>())
-        .map(|_| "a Rust table whose layout matches")
-        .map_err(|error| format!("its layout does not match this host's: {}", one_line(&error.to_string())))
 }
 
 /// Every profiler of this process: the profilers' part of the table of loaded plugins.

@@ -1,19 +1,18 @@
 //! Finding a tuner, and checking its table.
 
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use abi_stable::library::{AbiHeaderRef, ROOT_MODULE_LOADER_NAME_WITH_NUL};
 use ccl_plugin::__TunerModule;
 use ccl_plugin::tuner::c::{CclTunerV1, TUNER_SYMBOL, TUNER_VERSION};
 use libloading::os::unix::Library;
 use once_cell::sync::Lazy;
 
 use super::nccl;
-use crate::library::{address, one_line, open};
+use crate::check::{all_there, check_layout, name_of, whole_table};
+use crate::library::{address, open};
 use crate::search::{Candidate, Place, Verdict, directories, places_for};
 
 /// A tuner whose table was checked. Lives as long as the process.
@@ -119,7 +118,7 @@ fn tuner_of(library: &Library, versions: &[String]) -> Result<Found, String> {
         return nccl::tuner_of(library, versions);
     }
     // First, because a table of another layout may have anything where its name should be.
-    let how = check_layout(library)?.to_string();
+    let how = check_layout::<__TunerModule>(library)?.to_string();
     // SAFETY: by the contract of the symbol, a table of this type or of another size and version, which is found
     // out before anything else is read; libraries are never closed.
     unsafe { check(table) }.map(|(table, name)| Found { table, name, how, nccl: None })
@@ -132,46 +131,17 @@ fn tuner_of(library: &Library, versions: &[String]) -> Result<Found, String> {
 /// `table` is aligned and readable for 8 bytes, and for as many as its first field says if that is
 /// plausible; what it points to lives forever.
 unsafe fn check(table: *const CclTunerV1) -> Result<(CclTunerV1, String), String> {
-    // SAFETY: 8 readable bytes.
-    let (size, version) =
-        unsafe { ((&raw const (*table).size).read(), (&raw const (*table).version).read()) };
-    if version != TUNER_VERSION {
-        return Err(format!("expected a table of version {TUNER_VERSION}, found version {version}"));
-    }
-    let (least, most) = (size_of::<CclTunerV1>(), 1 << 16);
-    if (size as usize) < least || size as usize > most {
-        return Err(format!("expected a table of {least} to {most} bytes, found size {size}"));
-    }
-    // SAFETY: the plugin says that at least so many bytes are there; null entries are `None`.
-    let table = unsafe { *table };
-    if table.name.is_null() {
-        return Err("expected a name, found a null pointer".to_string());
-    }
-    // SAFETY: the contract: NUL-terminated and valid as long as the library is loaded, so forever.
-    let name = unsafe { CStr::from_ptr(table.name) };
-    let name = name.to_str().ok().filter(|name| (1..64).contains(&name.len()));
-    let name = name.ok_or_else(|| "expected a name of 1 to 63 bytes in UTF-8".to_string())?;
-    let entries = [
+    // SAFETY: the caller's contract; null entries are `None`.
+    let (table, name) = unsafe {
+        let table = whole_table(table, TUNER_VERSION)?;
+        (table, name_of(table.name)?)
+    };
+    all_there(&[
         ("init", table.init.is_none()),
         ("advise", table.advise.is_none()),
         ("finalize", table.finalize.is_none()),
-    ];
-    match entries.iter().find(|(_, missing)| *missing) {
-        Some((entry, _)) => Err(format!("expected the entry {entry}, found a null pointer")),
-        None => Ok((table, name.to_string())),
-    }
-}
-
-/// Compares layouts through `abi_stable` if the library has its header.
-fn check_layout(library: &Library) -> Result<&'static str, String> {
-    // SAFETY: `abi_stable` exports its header under this name; the reference is its address.
-    let header = unsafe { library.get::<AbiHeaderRef>(ROOT_MODULE_LOADER_NAME_WITH_NUL.as_bytes()) };
-    let Ok(header) = header else { return Ok("a C table") };
-    (*header)
-        .upgrade()
-        .and_then(|header| header.init_root_module::<__TunerModule>())
-        .map(|_| "a Rust table whose layout matches")
-        .map_err(|error| format!("its layout does not match this host's: {}", one_line(&error.to_string())))
+    ])?;
+    Ok((table, name.to_string()))
 }
 
 /// Every tuner of this process, the tuners' part of the table of loaded plugins; the program's own has no path.
