@@ -133,7 +133,7 @@ fn run(bell: &Arc<Bell>) {
                 return;
             }
         }
-        let (mut moved, begun_ns) = (false, now_ns());
+        let (mut moved, begun) = (false, worked());
         for index in (0..served.len()).rev() {
             let (delivery, _) = &mut served[index];
             let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -160,7 +160,7 @@ fn run(bell: &Arc<Bell>) {
             std::thread::park_timeout(left.min(MOMENT));
         } else if moved {
             // What gathers meanwhile is passed on together; and where ranks need this core, they have it meanwhile.
-            let busy = Duration::from_nanos(now_ns() - begun_ns);
+            let busy = worked().saturating_sub(begun);
             let share = served.iter().map(|(delivery, _)| delivery.share()).max().unwrap_or(100);
             std::thread::park_timeout(MOMENT.max(rest(busy, share)));
         } else {
@@ -171,6 +171,12 @@ fn run(bell: &Arc<Bell>) {
     }
 }
 
+/// How long this thread has had a core: what a profiler waits for, and what ranks take, is nobody's work.
+fn worked() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// How long to rest after so much work, so that it was no more than that percentage of the time.
 fn rest(busy: Duration, share: u32) -> Duration {
     busy * (100 - share.clamp(1, 100)) / share.clamp(1, 100)
@@ -178,3 +184,26 @@ fn rest(busy: Duration, share: u32) -> Duration {
 
 /// How long the thread lets news gather.
 const MOMENT: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_and_rest_make_the_share() {
+        let busy = Duration::from_micros(300);
+        assert_eq!(rest(busy, 100), Duration::ZERO);
+        assert_eq!(rest(busy, 50), busy);
+        assert_eq!(rest(busy, 1), 99 * busy);
+    }
+
+    #[test]
+    fn waiting_is_no_work() {
+        let begun = worked();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(worked() - begun < Duration::from_millis(25));
+        while worked() - begun < Duration::from_millis(25) {
+            std::hint::spin_loop();
+        }
+    }
+}
