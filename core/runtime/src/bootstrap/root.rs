@@ -246,6 +246,19 @@ impl Link {
         Link { stream, decoder, outbox, closing: None, connecting }
     }
 
+    /// Sends what the socket takes now, and keeps the rest. If the connection has ended, `heard` gets what the
+    /// other side said before: a rank may be gone before its leave is read.
+    fn send(&mut self, frame: Frame, heard: impl FnMut(Vec<u8>)) -> Result<(), Ending> {
+        let why = match (self.outbox.push(frame), self.outbox.flush(&self.stream)) {
+            (true, Ok(())) => return Ok(()),
+            (true, Err(error)) => tcp::ending(&error),
+            (false, _) => Ending::Unreachable("it does not read what it is sent".into()),
+        };
+        // How reading ends says nothing new.
+        let _ = tcp::receive(&self.stream, &mut self.decoder, heard);
+        Err(why)
+    }
+
     fn interest(&self) -> PollFlags {
         if self.connecting { PollFlags::OUT } else { tcp::interest(&self.outbox) }
     }
@@ -411,12 +424,10 @@ impl Service {
         let Some(link) = self.links.get_mut(&conn).filter(|link| link.closing.is_none()) else {
             return;
         };
-        let why = match (link.outbox.push(frame), link.outbox.flush(&link.stream)) {
-            (true, Ok(())) => return,
-            (true, Err(error)) => tcp::ending(&error),
-            (false, _) => Ending::Unreachable("it does not read what it is sent".into()),
-        };
-        self.events.push_back(Event::Closed { conn, why });
+        let events = &mut self.events;
+        if let Err(why) = link.send(frame, |body| events.push_back(Event::Received { conn, body })) {
+            events.push_back(Event::Closed { conn, why });
+        }
     }
 
     /// Lets the other side read what was sent, then closes.
@@ -437,3 +448,34 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const DRAIN: Duration = Duration::from_secs(1);
 /// How long latecomers are told why at most.
 pub(crate) const LONGEST_LINGER: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+    use crate::bootstrap::wire::{self, ToRoot};
+
+    #[test]
+    fn last_words_are_heard_though_sending_fails_first() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut rank = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = listener.accept().unwrap().0;
+        stream.set_nonblocking(true).unwrap();
+        let mut link = Link::new(stream, false);
+        let leave = wire::encode(&ToRoot::Leave { last_entered: Some(3), last_completed: Some(3) });
+        link.send(wire::encode(&ToRoot::Ping), |_| panic!("nothing was said")).unwrap();
+        rank.read_exact(&mut [0]).unwrap();
+        rank.write_all(&leave).unwrap();
+        // It ends with bytes unread: the next words to it find the connection reset.
+        drop(rank);
+        let mut heard = Vec::new();
+        let ended = (0..1000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            link.send(wire::encode(&ToRoot::Ping), |body| heard.push(body)).err()
+        });
+        assert!(matches!(ended, Some(Ending::Closed)), "{ended:?}");
+        assert_eq!(heard.len(), 1);
+        assert!(matches!(wire::decode(&heard[0]), Some(ToRoot::Leave { last_entered: Some(3), .. })));
+    }
+}
