@@ -255,7 +255,7 @@ impl Plans {
 
     /// What was decided for a call that was found in order and was like this one in everything but where its buffers
     /// are, and this one's part of it. Not of calls whose blocks differ.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn recall(&self, request: &mut Request<'_>) -> Option<(Bound, &Arc<Decision>)> {
         let key = Key::of(request);
         match &self.recent[key.place(self.recent.len())] {
