@@ -79,6 +79,8 @@ pub(crate) const CRATES: &[Crate] = &[
     safe("ccl-net-ib", "net-ib", 3_500, &["ccl-plugin"]),
     safe("ccl-profiler-example", "profiler-example", 600, &["ccl-plugin"]),
     boundary("ccl-kernels", "kernels", 5_300, &["ccl-plan", "ccl-cuda"]),
+    boundary("ccl-kernels-emulator", "kernels/emulator", 700, &["ccl-kernels"]),
+    boundary("ccl-fake-driver", "tests/fake-driver", 1_200, &["ccl-kernels-emulator"]),
 ];
 
 /// Pairs of crates where the tests of the first, and nothing else of it, use the second.

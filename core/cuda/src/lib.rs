@@ -1,0 +1,1 @@
+//! The CUDA driver as values: loaded at run time, every call checked, nothing that panics.

@@ -1,0 +1,1 @@
+//! Runs the kernels without a device: their threads are fibers, scheduled by a seed.
