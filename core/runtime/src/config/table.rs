@@ -194,8 +194,10 @@ settings! {
         cuda: CudaUse = "auto", CCL_CUDA, May;
         /// The driver's library, in place of the system's.
         cuda_library: Option<PathBuf> = "", CCL_CUDA_LIBRARY, May;
+        /// Do not let devices use each other's memory; what they exchange then goes through the host.
+        p2p_disable: bool = "0", CCL_P2P_DISABLE [NCCL_P2P_DISABLE], May;
         /// Threads of each block of a kernel, a multiple of 32.
-        cuda_threads: Between<32, 1024> = "512", CCL_CUDA_THREADS [NCCL_NTHREADS], May;
+        cuda_threads: Between<64, 1024> = "512", CCL_CUDA_THREADS [NCCL_NTHREADS], May;
     }
     Choosing {
         /// The algorithms allowed, per collective.
