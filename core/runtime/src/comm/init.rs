@@ -182,7 +182,8 @@ impl Communicator {
         let direct = if reach == Reach::MemoryDirect { direct } else { Direct::Never };
         let slot_bytes = if network_only { fabric.net_slot_bytes() } else { fabric.slot_bytes() };
         let chunk_bytes = chunk_bytes.min(slot_bytes);
-        let (lends_on_the_way, mapped_bytes) = (network_only && all.lends, if hosted { config.mapped() as usize } else { 0 });
+        let (lends_on_the_way, mapped_bytes) =
+            (network_only && all.lends, if hosted { config.mapped() as usize } else { 0 });
         let cut = Cut { slot_bytes, chunk_bytes, direct, lends_on_the_way, mapped_bytes };
         let mapped = fabric.one_process() && mapped_bytes > 0;
         let selection = if asks {
@@ -212,7 +213,8 @@ impl Communicator {
         profile.iter().for_each(|profile| fabric.profile(profile.emitter()));
         let flight = Arc::clone(&recorded.flight);
         let (for_engine, deadline) = (Arc::clone(&control), config.timeout());
-        let parts = EngineParts { rank, n, fabric, control: for_engine, plans, flight, deadline, profile, device };
+        let parts =
+            EngineParts { rank, n, fabric, control: for_engine, plans, flight, deadline, profile, device };
         let engine = Engine::new(parts)?;
         if let Some(device) = engine.device() {
             control.alarm().on_raise(device.aborter());

@@ -556,7 +556,8 @@ impl Engine {
             return first.clone();
         }
         let on_device = self.device.as_ref().and_then(|device| device.oldest());
-        let bound = self.queue.front().map(|queued| &queued.operation.bound).or(on_device.map(|call| &call.bound));
+        let bound =
+            self.queue.front().map(|queued| &queued.operation.bound).or(on_device.map(|call| &call.bound));
         let operation = bound.map(|bound| bound.collective.name());
         let mut error = error.on(self.rank);
         if let Some(operation) = operation {

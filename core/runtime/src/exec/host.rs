@@ -145,7 +145,9 @@ impl Operation {
         if self.stages_input() {
             // SAFETY: the request's buffers were checked to hold this many bytes and are borrowed
             // until the operation is complete.
-            let input = unsafe { std::slice::from_raw_parts(self.bound.send, self.tables.input_bytes(&self.bound, n)) };
+            let input = unsafe {
+                std::slice::from_raw_parts(self.bound.send, self.tables.input_bytes(&self.bound, n))
+            };
             self.bound.send = scratch.stage(input);
         }
         scratch.reserve(self.decision.scratch_bytes);

@@ -93,7 +93,10 @@ impl<'a> Addresses<'a> {
     /// One buffer for both: the vector of an all-reduce, reduce or broadcast, or all blocks of an all-to-all.
     pub fn in_place(buffer: &'a mut DeviceBuffer) -> Addresses<'a> {
         let bytes = buffer.bytes;
-        Addresses { lengths: Some((bytes, bytes)), ..Addresses::at(buffer.address() as *const u8, buffer.address() as *mut u8) }
+        Addresses {
+            lengths: Some((bytes, bytes)),
+            ..Addresses::at(buffer.address() as *const u8, buffer.address() as *mut u8)
+        }
     }
 
     /// Any addresses. Either may be null where the call uses no such buffer on this rank.

@@ -54,7 +54,12 @@ pub(super) struct Edges {
 }
 
 impl Edges {
-    pub(super) fn new((me, n): (Rank, u32), view: RegionView, opened: &Opened, stream: &Stream) -> Result<Edges> {
+    pub(super) fn new(
+        (me, n): (Rank, u32),
+        view: RegionView,
+        opened: &Opened,
+        stream: &Stream,
+    ) -> Result<Edges> {
         let ends = n as usize * usize::from(view.channels) * 2;
         let table = opened.memory(ends * usize::from(EDGE_TAGS) * size_of::<DeviceEdge>())?;
         let index = |purpose: Purpose| {
@@ -108,7 +113,13 @@ impl Edges {
 
     /// The blocks with the slots and with the head of an edge whose ends reach each other: slots are the receiver's,
     /// the head is the sender's.
-    fn direct(&self, theirs: u64, peers: &Peers, (peer, channel, tag): (Rank, Channel, u8), direction: Direction) -> (u64, u64) {
+    fn direct(
+        &self,
+        theirs: u64,
+        peers: &Peers,
+        (peer, channel, tag): (Rank, Channel, u8),
+        direction: Direction,
+    ) -> (u64, u64) {
         let own = RegionView { address: peers.own.address(), ..self.view };
         let theirs = RegionView { address: theirs, ..self.view };
         let here = own.block(peers.seats[peer.index()], channel, tag);
@@ -132,7 +143,8 @@ impl Edges {
             Direction::Receive => fabric.receive_edge(peer, channel, tag)?,
         };
         let shape: BlockShape = self.view.shape;
-        let memory = PinnedMemory::new(&opened.context, shape.bytes(), HostCaching::Cached).map_err(failed)?;
+        let memory =
+            PinnedMemory::new(&opened.context, shape.bytes(), HostCaching::Cached).map_err(failed)?;
         let block = Block::new(memory, shape)?;
         let address = block.device_address();
         self.pumps.push(Pump::new(block, edge, peer, direction));

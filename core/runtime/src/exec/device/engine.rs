@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use ccl_cuda::{DeviceMemory, Event, EventKind, Launch, PinnedMemory, Progress, RelaxedCapture, Stream};
 use ccl_kernels::layout::{DeviceComm, DeviceError, DeviceFault, LaneBarrier, LaunchArgs, bytes_of};
-use ccl_kernels::shape::{SHARED_BYTES, block_threads, edges, finish_flags, grid_blocks, plan_image, scratch_bytes};
+use ccl_kernels::shape::{
+    SHARED_BYTES, block_threads, edges, finish_flags, grid_blocks, plan_image, scratch_bytes,
+};
 use ccl_plan::program::Checked;
 use ccl_plan::{Channel, Collective, Rank};
 
@@ -123,9 +125,16 @@ impl DeviceEngine {
         DeviceEngine::new(opened, peers, (me, n), view(0), board).map(|engine| Some(Box::new(engine)))
     }
 
-    fn new(opened: Opened, peers: Peers, (me, n): (Rank, u32), view: RegionView, board: &Arc<Board>) -> Result<DeviceEngine> {
+    fn new(
+        opened: Opened,
+        peers: Peers,
+        (me, n): (Rank, u32),
+        view: RegionView,
+        board: &Arc<Board>,
+    ) -> Result<DeviceEngine> {
         let own_stream = Arc::new(Stream::new(&opened.context, 0).map_err(failed)?);
-        let pinned = PinnedMemory::new(&opened.context, Signals::BYTES, ccl_cuda::HostCaching::Cached).map_err(failed)?;
+        let pinned = PinnedMemory::new(&opened.context, Signals::BYTES, ccl_cuda::HostCaching::Cached)
+            .map_err(failed)?;
         let signals = Arc::new(Signals::new(pinned));
         let edges = Edges::new((me, n), view, &opened, &own_stream)?;
         let barriers = opened.memory(usize::from(view.channels) * 2 * size_of::<LaneBarrier>())?;
@@ -195,7 +204,13 @@ impl DeviceEngine {
     /// [`DeviceEngine::abort`] has returned.
     pub(crate) fn stage(&mut self, call: Call, staged: Staged, gate: Option<Gate>) {
         let copies = super::staging::Copies::default();
-        self.queue.push_back(Queued { call, gate, staged: Some((staged, copies)), tables: None, event: None });
+        self.queue.push_back(Queued {
+            call,
+            gate,
+            staged: Some((staged, copies)),
+            tables: None,
+            event: None,
+        });
     }
 
     /// Puts a call on device memory on the caller's stream.
@@ -203,7 +218,13 @@ impl DeviceEngine {
     /// # Errors
     ///
     /// Of the driver; addresses that the device cannot use.
-    pub(crate) fn enqueue(&mut self, call: Call, stream: &Stream, is_grouped: bool, fabric: &mut Fabric) -> Result<()> {
+    pub(crate) fn enqueue(
+        &mut self,
+        call: Call,
+        stream: &Stream,
+        is_grouped: bool,
+        fabric: &mut Fabric,
+    ) -> Result<()> {
         let is_captured = stream.capture_status().map_err(failed)?.is_capturing();
         let _relaxed = match is_captured {
             true => Some(RelaxedCapture::enter(self.opened.context.driver()).map_err(failed)?),
@@ -221,7 +242,13 @@ impl DeviceEngine {
 
     /// As [`DeviceEngine::enqueue`], beside other messages of its group: on a stream of its own, between two places of
     /// the caller's.
-    fn enqueue_beside(&mut self, call: Call, stream: &Stream, is_captured: bool, fabric: &mut Fabric) -> Result<()> {
+    fn enqueue_beside(
+        &mut self,
+        call: Call,
+        stream: &Stream,
+        is_captured: bool,
+        fabric: &mut Fabric,
+    ) -> Result<()> {
         let before = self.event()?;
         let beside = self.stream_of(&call.bound)?;
         before.record(stream).and_then(|()| beside.wait(&before)).map_err(failed)?;
@@ -234,7 +261,13 @@ impl DeviceEngine {
     }
 
     /// A captured call is complete as far as this process can tell: it runs when its graph does.
-    fn watch(&mut self, call: Call, event: Option<Arc<Event>>, tables: Option<PinnedMemory>, is_captured: bool) {
+    fn watch(
+        &mut self,
+        call: Call,
+        event: Option<Arc<Event>>,
+        tables: Option<PinnedMemory>,
+        is_captured: bool,
+    ) {
         if is_captured {
             self.is_replayed |= self.is_pumped();
             self.captured.extend(tables);
@@ -299,15 +332,23 @@ impl DeviceEngine {
             DeviceFault::OtherMessage => {
                 let (bytes, tag) = (|size: &u64| *size as u32, |size: &u64| *size >> 32);
                 let detail = match tag(expected) == tag(found) {
-                    true => format!("expected {} bytes from rank {peer}, found {}", bytes(expected), bytes(found)),
-                    false => format!("expected a message of this call from rank {peer}, found one of another call"),
+                    true => {
+                        format!("expected {} bytes from rank {peer}, found {}", bytes(expected), bytes(found))
+                    }
+                    false => {
+                        format!("expected a message of this call from rank {peer}, found one of another call")
+                    }
                 };
                 Reason::Mismatch { peer, detail }.into()
             }
             DeviceFault::Aborted => {
-                Error::new(Fault::Aborted, format!("a kernel was ended at {place}"), "see the first error").into()
+                Error::new(Fault::Aborted, format!("a kernel was ended at {place}"), "see the first error")
+                    .into()
             }
-            other => Error::bug(format!("a kernel gave up: {other:?} at {place}, expected {expected}, found {found}")).into(),
+            other => Error::bug(format!(
+                "a kernel gave up: {other:?} at {place}, expected {expected}, found {found}"
+            ))
+            .into(),
         }
     }
 
@@ -391,7 +432,12 @@ impl DeviceEngine {
         let blocks = grid_blocks(&decision.program, decision.channels);
         kernel.admit(blocks, self.peers.sharing, &self.opened)?;
         let element_bytes = call.bound.dtype.size_bytes();
-        self.reserve(scratch_bytes(&decision.program, decision.channels, decision.chunk_count, element_bytes))?;
+        self.reserve(scratch_bytes(
+            &decision.program,
+            decision.channels,
+            decision.chunk_count,
+            element_bytes,
+        ))?;
         self.follow_last(&call.bound, stream, is_captured)?;
         let input = self.input(call, stream)?;
         let tables = self.staging.tables(call, self.n, &self.opened)?;
@@ -451,7 +497,9 @@ impl DeviceEngine {
     fn follow_last(&self, bound: &Bound, stream: &Stream, is_captured: bool) -> Result<()> {
         match self.last.get(&order(bound)) {
             // A capture cannot wait for what is outside of it.
-            Some((last, event)) if *last != stream.raw().addr() && !is_captured => stream.wait(event).map_err(failed),
+            Some((last, event)) if *last != stream.raw().addr() && !is_captured => {
+                stream.wait(event).map_err(failed)
+            }
             _ => Ok(()),
         }
     }
@@ -547,7 +595,10 @@ impl DeviceEngine {
             return Ok(());
         }
         Err(Error::usage(
-            format!("expected memory of device {} or pinned host memory, found {address:#x}, which the driver does not know", self.ordinal()),
+            format!(
+                "expected memory of device {} or pinned host memory, found {address:#x}, which the driver does not know",
+                self.ordinal()
+            ),
             "give device memory, pin host memory, or make the call with host slices, which are copied",
         ))
     }

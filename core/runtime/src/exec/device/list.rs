@@ -89,9 +89,13 @@ mod tests {
 
     #[test]
     fn no_device_is_a_value_that_says_why() {
-        let none = |vars: [(&str, &str); 1]| devices(&Config::from_vars(vars).unwrap()).unwrap_err().to_string();
+        let none =
+            |vars: [(&str, &str); 1]| devices(&Config::from_vars(vars).unwrap()).unwrap_err().to_string();
         assert_eq!(none([("CCL_CUDA", "off")]), "no CUDA device: CCL_CUDA is off");
         let missing = none([("CCL_CUDA_LIBRARY", "/nowhere/libcuda.so.1")]);
-        assert!(missing.starts_with("no CUDA device") && missing.contains("/nowhere/libcuda.so.1"), "{missing}");
+        assert!(
+            missing.starts_with("no CUDA device") && missing.contains("/nowhere/libcuda.so.1"),
+            "{missing}"
+        );
     }
 }

@@ -44,7 +44,8 @@ impl Opened {
     ///
     /// They give one, and there is none; the driver's.
     pub(crate) fn of(config: &Config, local_rank: u32) -> Result<Option<Opened>> {
-        let count = || driver(config).ok().and_then(|driver| driver.devices().ok()).map_or(0, |all| all.len() as u32);
+        let count =
+            || driver(config).ok().and_then(|driver| driver.devices().ok()).map_or(0, |all| all.len() as u32);
         let ordinal = config.device().device_of(local_rank, count);
         ordinal.map(|ordinal| Opened::numbered(config, ordinal)).transpose()
     }
@@ -57,7 +58,11 @@ impl Opened {
     fn numbered(config: &Config, ordinal: u32) -> Result<Opened> {
         let driver = driver(config).map_err(|none| {
             let cause = format!("expected device {ordinal}, found {none}");
-            Error::new(Fault::Device, cause, "see `ccl doctor`, or leave CCL_DEVICE unset to work on host memory")
+            Error::new(
+                Fault::Device,
+                cause,
+                "see `ccl doctor`, or leave CCL_DEVICE unset to work on host memory",
+            )
         })?;
         let devices = driver.devices().map_err(failed)?;
         let device = devices.get(ordinal as usize).ok_or_else(|| {

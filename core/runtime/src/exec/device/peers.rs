@@ -79,8 +79,12 @@ pub(super) fn agree(
     let own = opened.map(|opened| region(opened, &view, here.len())).transpose()?;
     let place = opened.zip(own.as_ref()).map(|(opened, own)| place(opened, own));
     let places: Vec<Option<Place>> = told(&gather(bytes(&place)?)?)?;
-    let peers: Vec<Theirs<'_>> =
-        infos.iter().zip(&seats).zip(&places).map(|((info, seat), place)| (info, seat.as_ref(), place.as_ref())).collect();
+    let peers: Vec<Theirs<'_>> = infos
+        .iter()
+        .zip(&seats)
+        .zip(&places)
+        .map(|((info, seat), place)| (info, seat.as_ref(), place.as_ref()))
+        .collect();
     let reach = |rank: usize| match opened {
         Some(opened) => reach(opened, (me, &infos[me.index()]), Rank(rank as u32), peers[rank]),
         None => Err(format!("rank {me} works on host memory")),
@@ -115,13 +119,16 @@ type Theirs<'a> = (&'a TransportInfo, Option<&'a Seat>, Option<&'a Place>);
 /// The ranks on the host of `rank` that have a device, in order.
 fn device_ranks(infos: &[TransportInfo], seats: &[Option<Seat>], rank: Rank) -> Vec<Rank> {
     let host = &infos[rank.index()];
-    let here = |(_, (info, seat)): &(u32, (&TransportInfo, &Option<Seat>))| seat.is_some() && info.is_on_host_of(host);
+    let here = |(_, (info, seat)): &(u32, (&TransportInfo, &Option<Seat>))| {
+        seat.is_some() && info.is_on_host_of(host)
+    };
     (0..).zip(infos.iter().zip(seats)).filter(here).map(|(rank, _)| Rank(rank)).collect()
 }
 
 /// This rank's region, cleared, and known to the other threads of the process.
 fn region(opened: &Opened, view: &impl Fn(u64) -> RegionView, ranks: usize) -> Result<Arc<Region>> {
-    let memory = DeviceMemory::new(&opened.context, view(0).bytes(ranks).max(BlockShape::LEAST_BYTES)).map_err(failed)?;
+    let memory = DeviceMemory::new(&opened.context, view(0).bytes(ranks).max(BlockShape::LEAST_BYTES))
+        .map_err(failed)?;
     let stream = Stream::new(&opened.context, 0).map_err(failed)?;
     memory.fill(0, &stream).and_then(|()| stream.synchronize()).map_err(failed)?;
     let region = Arc::new(Region::new(memory));
@@ -133,7 +140,8 @@ fn region(opened: &Opened, view: &impl Fn(u64) -> RegionView, ranks: usize) -> R
 
 fn place(opened: &Opened, own: &Region) -> Place {
     let shared = SharedMemory::of(&opened.context, own.address());
-    let shared = shared.inspect_err(|error| tracing::debug!(%error, "other processes will not reach this device's memory"));
+    let shared = shared
+        .inspect_err(|error| tracing::debug!(%error, "other processes will not reach this device's memory"));
     let shared = shared.ok().map(|shared| (shared.handle.to_vec(), shared.offset_bytes));
     Place { address: own.address(), shared }
 }
@@ -145,11 +153,14 @@ fn reach(
     rank: Rank,
     (info, seat, place): Theirs<'_>,
 ) -> Result<(u64, Held), String> {
-    let (Some(seat), Some(place)) = (seat, place) else { return Err(format!("rank {rank} works on host memory")) };
+    let (Some(seat), Some(place)) = (seat, place) else {
+        return Err(format!("rank {rank} works on host memory"));
+    };
     if !info.is_on_host_of(mine) {
         return Err(format!("another host, {}", info.process.host_name));
     }
-    let same_process = (info.process.number, info.process.namespace) == (mine.process.number, mine.process.namespace);
+    let same_process =
+        (info.process.number, info.process.namespace) == (mine.process.number, mine.process.namespace);
     if rank != me && opened.avoids_peers {
         return Err("CCL_P2P_DISABLE".to_owned());
     }
@@ -159,7 +170,8 @@ fn reach(
         let context = if seat.uuid == opened.uuid { None } else { Some(peer_context(opened, seat)?) };
         return Ok((place.address, Held::Region(region, context)));
     }
-    let (handle, offset_bytes) = place.shared.as_ref().ok_or("its driver shares no memory between processes")?;
+    let (handle, offset_bytes) =
+        place.shared.as_ref().ok_or("its driver shares no memory between processes")?;
     let handle = handle.as_slice().try_into().map_err(|_| "its handle has another length")?;
     let shared = SharedMemory { handle, offset_bytes: *offset_bytes };
     let mapped = IpcMemory::open(&opened.context, &shared).map_err(|error| error.to_string())?;
@@ -171,9 +183,14 @@ fn peer_context(opened: &Opened, seat: &Seat) -> Result<Context, String> {
     let text = |error: ccl_cuda::Error| error.to_string();
     let devices = opened.context.driver().devices().map_err(text)?;
     let same = |device: &&Device| device.uuid().is_ok_and(|uuid| uuid == seat.uuid);
-    let device = devices.iter().find(same).ok_or_else(|| format!("device {} is not visible here", seat.ordinal))?;
+    let device =
+        devices.iter().find(same).ok_or_else(|| format!("device {} is not visible here", seat.ordinal))?;
     if !opened.context.device().link_to(device).map_err(text)?.access {
-        return Err(format!("no peer access between devices {} and {}", opened.context.device().ordinal(), seat.ordinal));
+        return Err(format!(
+            "no peer access between devices {} and {}",
+            opened.context.device().ordinal(),
+            seat.ordinal
+        ));
     }
     let context = Context::primary(device).map_err(text)?;
     opened.context.enable_peer(&context).map_err(text)?;

@@ -23,7 +23,13 @@ pub(super) struct Copies {
 impl Staging {
     /// Copies a call's buffers to the device when `stream` comes to it; where they are there. What the call does not
     /// write comes back as it was, so the receive buffer is copied as well.
-    pub(super) fn bring(&mut self, staged: &Staged, copies: &mut Copies, opened: &Opened, stream: &Stream) -> Result<(u64, u64)> {
+    pub(super) fn bring(
+        &mut self,
+        staged: &Staged,
+        copies: &mut Copies,
+        opened: &Opened,
+        stream: &Stream,
+    ) -> Result<(u64, u64)> {
         let recv = self.copy_of((staged.recv.0.cast_const(), staged.recv.1), opened, stream)?;
         let at = recv.address();
         copies.recv = Some(recv);
@@ -76,7 +82,12 @@ impl Staging {
         self.tables.extend(tables);
     }
 
-    fn copy_of(&mut self, (host, bytes): (*const u8, usize), opened: &Opened, stream: &Stream) -> Result<DeviceMemory> {
+    fn copy_of(
+        &mut self,
+        (host, bytes): (*const u8, usize),
+        opened: &Opened,
+        stream: &Stream,
+    ) -> Result<DeviceMemory> {
         let fits = self.spare.iter().position(|memory| memory.bytes() >= bytes);
         let memory = match fits {
             Some(index) => self.spare.swap_remove(index),

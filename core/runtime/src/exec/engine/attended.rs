@@ -40,7 +40,9 @@ impl Engine {
         let Some(device) = &self.device else { return Ok(path) };
         Ok(match device.why_proxied(peer) {
             None => transport::Path::new(transport::PathKind::P2p, "the devices reach each other"),
-            Some(reason) => transport::Path { reason: format!("{}; through the host: {reason}", path.reason), ..path },
+            Some(reason) => {
+                transport::Path { reason: format!("{}; through the host: {reason}", path.reason), ..path }
+            }
         })
     }
 
@@ -71,7 +73,10 @@ impl Engine {
         }
         let queue = stream.device().ok_or_else(|| {
             let advice = "make it by Stream::on_device or Stream::cuda";
-            Error::usage("expected a CUDA stream for a rank that works on a device, found a host stream", advice)
+            Error::usage(
+                "expected a CUDA stream for a rank that works on a device, found a host stream",
+                advice,
+            )
         })?;
         let call = self.number(bound, request.tables().as_ref())?;
         let Some(device) = &mut self.device else { return Err(Error::bug("a device went away")) };
@@ -130,7 +135,8 @@ impl Engine {
         let name = call.map(|call| call.bound.collective.name());
         match reason {
             Reason::Mismatch { peer, detail } if message => {
-                let advice = "give the send and the matching receive the same count and dtype, in the same order";
+                let advice =
+                    "give the send and the matching receive the same count and dtype, in the same order";
                 Error::new(Fault::Remote { rank: peer }, detail, advice).with_peer(peer)
             }
             Reason::Mismatch { peer, .. } => self.control.diagnose(sequence, Some(peer)).with_peer(peer),
