@@ -36,16 +36,20 @@ type Unit = (PathBuf, Option<&'static str>);
 
 fn units_of(file: &Path) -> Vec<Unit> {
     match file.extension().and_then(|extension| extension.to_str()) {
-        Some("cu") if lists_variants(file) => {
-            DTYPES.iter().map(|dtype| (file.to_path_buf(), Some(*dtype))).collect()
-        }
+        Some("cu") if lists_variants(file, "CCL_INTERPRET_VARIANTS(") => of_dtypes(file, &DTYPES),
+        // What folds nothing has no special kernel.
+        Some("cu") if lists_variants(file, "CCL_SPECIAL_VARIANTS(") => of_dtypes(file, &DTYPES[1..]),
         Some("cu" | "cpp") => vec![(file.to_path_buf(), None)],
         _ => Vec::new(),
     }
 }
 
-fn lists_variants(file: &Path) -> bool {
-    std::fs::read_to_string(file).is_ok_and(|text| text.contains("_VARIANTS("))
+fn of_dtypes(file: &Path, dtypes: &[&'static str]) -> Vec<Unit> {
+    dtypes.iter().map(|dtype| (file.to_path_buf(), Some(*dtype))).collect()
+}
+
+fn lists_variants(file: &Path, list: &str) -> bool {
+    std::fs::read_to_string(file).is_ok_and(|text| text.contains(list))
 }
 
 /// Compiles on as many threads as there are jobs, and gives the objects in the order of the units.

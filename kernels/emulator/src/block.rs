@@ -91,22 +91,22 @@ impl Block {
     }
 
     /// A thread has come to the kernel's end. It may not be missed by others.
-    pub(crate) fn leave(&mut self, thread: usize) -> Result<Met, Cause> {
+    pub(crate) fn leave(&mut self, thread: usize) -> Result<(), Cause> {
         self.left[thread] = true;
         let missed = |gathering: &Gathering| gathering.lanes & 1 << (thread % LANES) != 0;
         if !self.barriers[0].waiting.is_empty() || self.warps[thread / LANES].iter().any(missed) {
             return Err(self.diverged(format!("thread {thread} has ended, and others wait for it")));
         }
-        if self.has_ended() { self.end() } else { Ok(Met::Nobody) }
+        if self.has_ended() { self.end() } else { Ok(()) }
     }
 
     /// All threads have left.
-    fn end(&mut self) -> Result<Met, Cause> {
+    fn end(&mut self) -> Result<(), Cause> {
         if let Some(pending) = &self.pending {
             pending.borrow_mut().release_all();
         }
         if self.shared.are_whole() {
-            return Ok(Met::Nobody);
+            return Ok(());
         }
         Err(Cause::Stopped(format!(
             "block {} of launch {} wrote beside its shared memory",

@@ -11,7 +11,6 @@ use crate::delay::Pending;
 use crate::fiber::{Request, Running, Surroundings};
 use crate::kernel::Kernel;
 use crate::order::{Order, Schedule};
-use crate::random::Random;
 use crate::report::{Cause, Doing, Report, ThreadState};
 use crate::watch::Watch;
 
@@ -39,7 +38,6 @@ pub struct Options {
 /// Launches of kernels whose threads all run as fibers of the calling thread.
 pub struct Emulation {
     options: Options,
-    random: Random,
     schedule: Schedule,
     watch: Watch,
     launches: Vec<Launch>,
@@ -53,6 +51,10 @@ pub struct Emulation {
 
 struct Launch {
     kernel: Kernel,
+    stream: u32,
+    fibers: Range<usize>,
+    blocks_left: u32,
+    has_begun: bool,
     /// The arguments, aligned as any struct; kept until all fibers have ended.
     args: Vec<u128>,
 }
@@ -61,7 +63,6 @@ impl Emulation {
     /// Nothing to run yet.
     pub fn new(options: Options) -> Emulation {
         Emulation {
-            random: Random::new(options.seed ^ 0x6c62_272e_07bb_0142),
             schedule: Schedule::new(options.order, options.seed),
             watch: Watch::new(options.hang_after),
             launches: Vec::new(),
@@ -74,15 +75,51 @@ impl Emulation {
         }
     }
 
-    /// Adds a launch of `grid` blocks of `block` threads, each block with `shared_bytes` of shared memory, zeroed.
+    /// Adds a launch of `grid` blocks of `block` threads, each block with `shared_bytes` of shared memory, zeroed. It
+    /// begins when those added to the same stream before have ended; launches on different streams run together.
     ///
     /// # Errors
     ///
-    /// The arguments are not of the kernel's size, or the block is empty or larger than the kernel allows.
+    /// The arguments are not of the kernel's size, or there are no blocks, or they are empty or larger than the kernel
+    /// allows.
     ///
     /// # Safety
     ///
     /// Whatever the kernel does with the arguments is sound until [`Emulation::run`] has returned.
+    pub unsafe fn add_to_stream(
+        &mut self,
+        stream: u32,
+        kernel: Kernel,
+        (grid, block): (u32, u32),
+        shared_bytes: usize,
+        args: &[u8],
+    ) -> Result<(), Refused> {
+        if args.len() != kernel.args_bytes() {
+            return Err(Refused::Args { kernel, expected: kernel.args_bytes(), found: args.len() });
+        }
+        if grid == 0 || block == 0 || block > kernel.most_threads() {
+            return Err(Refused::Threads { kernel, most: kernel.most_threads(), found: block });
+        }
+        let mut launch = Launch::new(kernel, stream, grid, args);
+        launch.fibers.start = self.fibers.len();
+        for index in 0..grid {
+            self.add_block(&launch, (index, grid), block, shared_bytes);
+        }
+        launch.fibers.end = self.fibers.len();
+        self.launches.push(launch);
+        self.begin_next(stream);
+        Ok(())
+    }
+
+    /// [`Emulation::add_to_stream`] on a stream of its own.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Safety
+    ///
+    /// As there.
     pub unsafe fn add(
         &mut self,
         kernel: Kernel,
@@ -91,18 +128,18 @@ impl Emulation {
         shared_bytes: usize,
         args: &[u8],
     ) -> Result<(), Refused> {
-        if args.len() != kernel.args_bytes() {
-            return Err(Refused::Args { kernel, expected: kernel.args_bytes(), found: args.len() });
+        let stream = u32::MAX - self.launches.len() as u32;
+        // SAFETY: the caller's contract.
+        unsafe { self.add_to_stream(stream, kernel, (grid, block), shared_bytes, args) }
+    }
+
+    /// Lets the first launch of the stream that has not ended run.
+    fn begin_next(&mut self, stream: u32) {
+        let mut of_stream = self.launches.iter_mut().filter(|launch| launch.stream == stream);
+        let Some(launch) = of_stream.find(|launch| launch.blocks_left > 0) else { return };
+        if !std::mem::replace(&mut launch.has_begun, true) {
+            launch.fibers.clone().for_each(|fiber| self.schedule.wake(fiber));
         }
-        if block == 0 || block > kernel.most_threads() {
-            return Err(Refused::Threads { kernel, most: kernel.most_threads(), found: block });
-        }
-        let launch = Launch::new(kernel, args);
-        for index in 0..grid {
-            self.add_block(&launch, (index, grid), block, shared_bytes);
-        }
-        self.launches.push(launch);
-        Ok(())
     }
 
     fn add_block(&mut self, launch: &Launch, (index, blocks): (u32, u32), threads: u32, shared_bytes: usize) {
@@ -171,7 +208,14 @@ impl Emulation {
             Request::Done => {
                 self.watch.progress();
                 self.schedule.park(fiber);
-                block.leave(thread)?
+                block.leave(thread)?;
+                if block.has_ended() {
+                    let launch = &mut self.launches[block.launch];
+                    launch.blocks_left -= 1;
+                    let stream = launch.stream;
+                    self.begin_next(stream);
+                }
+                Met::Nobody
             }
             waits => {
                 self.schedule.park(fiber);
@@ -214,19 +258,16 @@ impl Emulation {
     fn state(&self, fiber: usize) -> ThreadState {
         let (number, thread) = self.places[fiber];
         let block = &self.blocks[number];
+        let launch = &self.launches[block.launch];
         let spinning = self.watch.spin(fiber).map(|(at, value)| Doing::Spin { at, value });
+        let free = if launch.has_begun { Doing::Running } else { Doing::Queued };
         ThreadState {
-            kernel: self.launches[block.launch].kernel.name(),
+            kernel: launch.kernel.name(),
             launch: block.launch,
             block: block.index,
             thread: thread as u32,
-            doing: block.doing(thread).or(spinning).unwrap_or(Doing::Running),
+            doing: block.doing(thread).or(spinning).unwrap_or(free),
         }
-    }
-
-    /// A seed for something beside the schedule, for whoever drives several emulations.
-    pub fn next_seed(&mut self) -> u64 {
-        self.random.next()
     }
 }
 
@@ -237,13 +278,14 @@ impl fmt::Debug for Emulation {
 }
 
 impl Launch {
-    fn new(kernel: Kernel, args: &[u8]) -> Launch {
+    fn new(kernel: Kernel, stream: u32, blocks: u32, args: &[u8]) -> Launch {
         let chunk = |bytes: &[u8]| {
             let mut word = [0; 16];
             word[..bytes.len()].copy_from_slice(bytes);
             u128::from_ne_bytes(word)
         };
-        Launch { kernel, args: args.chunks(16).map(chunk).collect() }
+        let args = args.chunks(16).map(chunk).collect();
+        Launch { kernel, stream, fibers: 0..0, blocks_left: blocks, has_begun: false, args }
     }
 }
 
@@ -260,7 +302,7 @@ pub enum Refused {
         /// Bytes it was given.
         found: usize,
     },
-    /// The block is empty or too large.
+    /// There is no block, or it is empty or too large.
     Threads {
         /// Whose.
         kernel: Kernel,
@@ -278,7 +320,7 @@ impl fmt::Display for Refused {
                 write!(f, "{kernel:?} takes {expected} bytes of arguments, not {found}; pass its struct")
             }
             Refused::Threads { kernel, most, found } => {
-                write!(f, "{kernel:?} takes 1 to {most} threads in a block, not {found}")
+                write!(f, "{kernel:?} takes one or more blocks of 1 to {most} threads, not of {found}")
             }
         }
     }

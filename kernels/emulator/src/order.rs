@@ -41,11 +41,10 @@ impl Schedule {
         Schedule { order, random, ready: Vec::new(), places: Vec::new(), turn: 0, asleep: Vec::new() }
     }
 
-    /// One more fiber, which can run.
+    /// One more fiber, which cannot run yet.
     pub(crate) fn add(&mut self) {
         self.places.push(NOWHERE);
         self.asleep.push(0);
-        self.wake(self.places.len() - 1);
     }
 
     /// The fiber can run.

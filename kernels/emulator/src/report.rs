@@ -48,6 +48,8 @@ pub struct ThreadState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Doing {
+    /// Its launch waits for the one before.
+    Queued,
     /// It could run.
     Running,
     /// It waits until what is at an address changes.
@@ -126,6 +128,7 @@ impl fmt::Display for ThreadState {
 impl fmt::Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Doing::Queued => f.write_str("not begun"),
             Doing::Running => f.write_str("running"),
             Doing::Spin { at, value } => write!(f, "spins at {at:#x}, where {value:#x} is"),
             Doing::Barrier { id, generation, line } => {

@@ -175,11 +175,28 @@ fn launches_that_cannot_be_are_refused() {
     // SAFETY: neither is run.
     unsafe {
         let error = emulation.add(toy, 1, 33, 0, &[0; 24]).unwrap_err();
-        assert_eq!(error.to_string(), "toy_lines takes 1 to 32 threads in a block, not 33");
+        assert_eq!(error.to_string(), "toy_lines takes one or more blocks of 1 to 32 threads, not of 33");
         let error = emulation.add(toy, 1, 32, 0, &[0; 20]).unwrap_err();
         assert_eq!(error.to_string(), "toy_lines takes 24 bytes of arguments, not 20; pass its struct");
     }
     assert!(kernel("no_such_kernel").is_none());
+}
+
+#[test]
+fn launches_of_a_stream_follow_each_other() {
+    for seed in 0..10 {
+        let mut words = Guarded::<u64>::new(1);
+        let mut others = Guarded::<u64>::new(1);
+        let mut emulation = Emulation::new(options(seed, Order::Adversarial));
+        // Together they would lose counts.
+        for _ in 0..5 {
+            let args = arguments([&mut words, &mut others], 2);
+            // SAFETY: toys touch their words only, which outlive the run.
+            unsafe { emulation.add_to_stream(7, kernel("toy_race").unwrap(), (1, 1), 0, &args) }.unwrap();
+        }
+        emulation.run().unwrap();
+        assert_eq!(words[0], 10, "one after another, nothing is lost");
+    }
 }
 
 #[test]

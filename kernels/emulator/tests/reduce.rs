@@ -195,7 +195,9 @@ fn specials(dtype: Dtype) -> Vec<u64> {
         values.extend(numbers.map(|number| element::encode(dtype, number)));
         // Either side of the least normal number, of the largest number and of infinity.
         let powers = (0..63).map(|bit| 1u64 << bit);
-        let least = powers.filter(|bits| *bits <= magnitude).find(|bits| element::decode(dtype, *bits) >= normal(dtype));
+        let least = powers
+            .filter(|bits| *bits <= magnitude)
+            .find(|bits| element::decode(dtype, *bits) >= normal(dtype));
         let infinity = element::encode(dtype, f64::INFINITY);
         for edge in [least.unwrap_or(1), infinity] {
             values.extend([edge - 1, edge, (edge + 1) & magnitude]);
