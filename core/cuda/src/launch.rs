@@ -131,6 +131,6 @@ const NOTHING: sys::CUlaunchAttribute = sys::CUlaunchAttribute {
 };
 
 /// `CU_LAUNCH_PARAM_BUFFER_POINTER`: the arguments follow as one block of bytes.
-const BUFFER_POINTER: *mut c_void = 1 as *mut c_void;
+const BUFFER_POINTER: *mut c_void = std::ptr::without_provenance_mut(1);
 /// `CU_LAUNCH_PARAM_BUFFER_SIZE`: a pointer to their size follows.
-const BUFFER_BYTES: *mut c_void = 2 as *mut c_void;
+const BUFFER_BYTES: *mut c_void = std::ptr::without_provenance_mut(2);
