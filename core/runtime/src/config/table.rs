@@ -194,6 +194,8 @@ settings! {
         cuda: CudaUse = "auto", CCL_CUDA, May;
         /// The driver's library, in place of the system's.
         cuda_library: Option<PathBuf> = "", CCL_CUDA_LIBRARY, May;
+        /// A file with the kernels (cubin, fatbin or PTX), in place of those that come with the library.
+        cuda_image: Option<PathBuf> = "", CCL_CUDA_IMAGE, May;
         /// Do not let devices use each other's memory; what they exchange then goes through the host.
         p2p_disable: bool = "0", CCL_P2P_DISABLE [NCCL_P2P_DISABLE], May;
         /// Threads of each block of a kernel, a multiple of 32.

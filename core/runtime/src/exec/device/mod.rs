@@ -19,6 +19,8 @@ mod region;
 mod signals;
 mod staging;
 
+use std::path::{Path, PathBuf};
+
 use ccl_cuda::{Context, DeviceMemory, Driver};
 
 pub use self::buffer::{Addresses, DeviceBuffer};
@@ -35,6 +37,8 @@ pub(crate) struct Opened {
     /// Threads of a block that move data.
     worker_threads: u32,
     avoids_peers: bool,
+    /// A file with kernels, in place of those that come with the library.
+    image: Option<PathBuf>,
 }
 
 impl Opened {
@@ -77,6 +81,7 @@ impl Opened {
             multiprocessors: device.limits().map_err(failed)?.multiprocessors,
             worker_threads: config.cuda_threads().max(64) - 32,
             avoids_peers: config.p2p_disable(),
+            image: config.cuda_image().map(Path::to_owned),
         })
     }
 
