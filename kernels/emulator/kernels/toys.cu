@@ -171,3 +171,13 @@ CCL_KERNEL(toy_switch, ToyArgs, 1024) {
         st_relaxed_sys(args.words + ccl_thread() + 1, turn);
     }
 }
+
+struct CopyArgs {
+    const u8* from;
+    u8* to;
+    u64 bytes;
+};
+
+CCL_KERNEL(toy_copy, CopyArgs, 1024) {
+    for (u64 i = ccl_thread(); i < args.bytes; i += ccl_threads()) st_plain<u8>(args.to + i, ld_plain<u8>(args.from + i));
+}
