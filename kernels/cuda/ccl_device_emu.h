@@ -49,6 +49,7 @@ extern "C" void ccl_emu_register(CclEmuKernel*);
 
 #define CCL_INLINE static inline __attribute__((always_inline))
 #define CCL_DEVICE static inline
+#define CCL_MEMBER inline __attribute__((always_inline))
 #define CCL_UNROLL
 #define CCL_KERNEL(name, Args, most_threads)                                                                     \
     static void name##_body(const Args& args);                                                                   \

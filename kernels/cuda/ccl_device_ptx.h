@@ -14,6 +14,7 @@
 
 #define CCL_INLINE static __device__ __forceinline__
 #define CCL_DEVICE static __device__
+#define CCL_MEMBER __device__ __forceinline__
 #define CCL_UNROLL _Pragma("unroll")
 #define CCL_KERNEL(name, Args, most_threads) \
     extern "C" __global__ void __launch_bounds__(most_threads) name(CCL_ARGS(Args))

@@ -4,6 +4,7 @@
 // Elements are their bits, in the low bits of an unsigned integer `Bits`.
 //
 //     combine<D, Op>(a, b), combine16<D, Op>(a, b)     a op b, of one element and of 16 bytes of them
+//     Words<D, Op>::of(a, b), scaled8, divided_word    the same of 8 bytes
 //     fold<D, Op>(inputs, count, finish), fold16<...>  1 to 4 inputs from left to right, scaled before, divided after
 //
 // The result depends on the inputs and their order only. Every operation rounds to the dtype; a NaN that results is the
@@ -40,11 +41,16 @@ CCL_INLINE typename D::Bits scaled(typename D::Bits value, u32 input, const Fini
     return value;
 }
 
+// 8 bytes of elements, all multiplied by `scalar`.
+template <class D>
+CCL_INLINE u64 scaled8(u64 word, u64 scalar) {
+    return Words<D, op_prod>::of(word, repeated<D>(scalar));
+}
+
 template <class D, class Op>
 CCL_INLINE Vec16 scaled16(Vec16 value, u32 input, const Finish& finish) {
     if (Op::FINISHES && (finish.scaled >> input & 1)) {
-        u64 scalar = repeated<D>(finish.scalar);
-        return {Words<D, op_prod>::of(value.low, scalar), Words<D, op_prod>::of(value.high, scalar)};
+        return {scaled8<D>(value.low, finish.scalar), scaled8<D>(value.high, finish.scalar)};
     }
     return value;
 }

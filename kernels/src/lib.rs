@@ -20,3 +20,4 @@
 
 pub mod layout;
 pub mod shape;
+pub mod special;
