@@ -22,6 +22,8 @@ struct TwoShotVector {
 // The ranks of one launch: 6 KiB of shared memory.
 constexpr u32 TWO_SHOT_MOST_RANKS = 192;
 
+static_assert(sizeof(TwoShotVector) * TWO_SHOT_MOST_RANKS == 6144, "as in kernels/src/special.rs");
+
 CCL_INLINE SpecialMail* two_shot_mail(const SpecialArgs& args, u32 to, u32 from) {
     SpecialMail* mail = reinterpret_cast<SpecialMail*>(special_peer(args, to).mail);
     return mail + static_cast<u64>(ccl_block()) * args.n + from;
@@ -79,26 +81,32 @@ CCL_INLINE void two_shot_close(const SpecialArgs& args, u64 epoch) {
     }
 }
 
-// Elements `at` to `at + 16 bytes` of everybody.
-template <class D, class Op>
-CCL_INLINE void two_shot_16(const SpecialArgs& args, const TwoShotVector* vectors, u64 offset) {
+// COPIES times 16 bytes of everybody's vectors, `step` bytes apart: so many loads are on their way at once.
+template <class D, class Op, u32 COPIES>
+CCL_INLINE void two_shot_16(const SpecialArgs& args, const TwoShotVector* vectors, u64 offset, u64 step) {
     bool scales = Op::FINISHES && (args.flags & SPECIAL_SCALES);
-    Vec16 folded = {0, 0};
+    Vec16 folded[COPIES] = {}, values[COPIES];
     for (u32 place = 0; place < args.n; ++place) {
-        Vec16 value = ld16_stream(reinterpret_cast<const void*>(vectors[place].input + offset));
-        if (scales) {
-            u64 scalar = vectors[place].scalar;
-            value = {scaled8<D>(value.low, scalar), scaled8<D>(value.high, scalar)};
+        const char* from = reinterpret_cast<const char*>(vectors[place].input + offset);
+        CCL_UNROLL
+        for (u32 i = 0; i < COPIES; ++i) values[i] = ld16_stream(from + i * step);
+        CCL_UNROLL
+        for (u32 i = 0; i < COPIES; ++i) {
+            if (scales) {
+                u64 scalar = vectors[place].scalar;
+                values[i] = {scaled8<D>(values[i].low, scalar), scaled8<D>(values[i].high, scalar)};
+            }
+            folded[i] = place == 0 ? values[i] : combine16<D, Op>(folded[i], values[i]);
         }
-        folded = place == 0 ? value : combine16<D, Op>(folded, value);
     }
-    if (Op::FINISHES && (args.flags & SPECIAL_DIVIDES)) {
-        folded = {divided_word<D>(folded.low, args.n), divided_word<D>(folded.high, args.n)};
-    }
-    for (u32 i = 0; i < args.n; ++i) {
+    const Finish finish = {0, Op::FINISHES && (args.flags & SPECIAL_DIVIDES) ? args.n : 0, 0};
+    CCL_UNROLL
+    for (u32 i = 0; i < COPIES; ++i) folded[i] = completed16<D, Op>(folded[i], finish);
+    for (u32 peer = 0; peer < args.n; ++peer) {
         // Each rank begins elsewhere, so that no two write to the same third.
-        u32 place = (args.rank + i) % args.n;
-        st16_stream(reinterpret_cast<void*>(vectors[place].output + offset), folded);
+        char* to = reinterpret_cast<char*>(vectors[(args.rank + peer) % args.n].output + offset);
+        CCL_UNROLL
+        for (u32 i = 0; i < COPIES; ++i) st16_stream(to + i * step, folded[i]);
     }
 }
 
@@ -132,13 +140,16 @@ CCL_INLINE void two_shot_part(const SpecialArgs& args, const TwoShotVector* vect
     u64 wide_end = misaligned % 16 == 0 ? start + (end - start) / 16 * 16 : start;
     u64 first = ccl_block() * ccl_threads() + ccl_thread();
     u64 step = ccl_blocks() * ccl_threads();
-    for (u64 at = start + first * 16; at < wide_end; at += step * 16) two_shot_16<D, Op>(args, vectors, at);
-    for (u64 at = wide_end + first * size; at < end; at += step * size) two_shot_element<D, Op>(args, vectors, at);
+    u64 at = start + first * 16;
+    for (; at + 3 * step * 16 < wide_end; at += 4 * step * 16) two_shot_16<D, Op, 4>(args, vectors, at, step * 16);
+    for (; at < wide_end; at += step * 16) two_shot_16<D, Op, 1>(args, vectors, at, step * 16);
+    for (at = wide_end + first * size; at < end; at += step * size) two_shot_element<D, Op>(args, vectors, at);
 }
 
 template <class D, class Op>
 CCL_DEVICE void two_shot(const SpecialArgs& args) {
     CCL_SHARED(TwoShotVector, vectors);
+    CCL_ASSERT(args.n <= TWO_SHOT_MOST_RANKS);
     u64 epoch = special_epoch(args);
     if (two_shot_open<D>(args, epoch, vectors)) {
         two_shot_part<D, Op>(args, vectors);

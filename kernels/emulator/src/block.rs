@@ -29,7 +29,7 @@ pub(crate) struct Block {
 pub(crate) enum Met {
     Nobody,
     AtBarrier { threads: Vec<usize>, vote: bool },
-    InWarp { warp: usize, gathering: Gathering, lines: Vec<Option<Rc<Line>>> },
+    InWarp { warp: usize, gathering: Box<Gathering>, lines: Vec<Option<Rc<Line>>> },
 }
 
 impl Met {
@@ -205,7 +205,7 @@ impl Block {
             _ => Ok(Vec::new()),
         };
         match lines {
-            Ok(lines) => Ok(Met::InWarp { warp, gathering, lines }),
+            Ok(lines) => Ok(Met::InWarp { warp, gathering: Box::new(gathering), lines }),
             Err(what) => Err(self.diverged(format!("warp {warp}, line {}: {what}", gathering.line))),
         }
     }

@@ -32,7 +32,7 @@ impl Line {
         }
         let in_order = (0..).step_by(PART_BYTES).map(|offset| at + offset);
         if lanes.len() != LINE_LANES
-            || at % 128 != 0
+            || !at.is_multiple_of(128)
             || !lanes.iter().map(|lane| lane.0).eq(in_order.take(lanes.len()))
         {
             return Err("eight lanes have no aligned line in order, and are not all without one");

@@ -207,6 +207,38 @@ fn an_endless_kernel_is_given_up() {
     assert_eq!((report.cause, report.turns), (Cause::Endless, 1000));
 }
 
+/// What the emulator costs: `cargo test -p ccl-kernels-emulator --test emulator -- --ignored --nocapture`.
+#[test]
+#[ignore = "measures"]
+fn speed() {
+    for threads in [32, 512] {
+        let mut words = Guarded::new(600);
+        let turns = 400_000 / u64::from(threads);
+        let mut emulation = Emulation::new(options(1, Order::Random));
+        let args = arguments([&mut words, &mut Guarded::new(1)], turns);
+        // SAFETY: the toy touches its words only.
+        unsafe { emulation.add(kernel("toy_switch").unwrap(), 1, threads, 0, &args) }.unwrap();
+        let start = std::time::Instant::now();
+        emulation.run().unwrap();
+        let ns = start.elapsed().as_nanos() as u64 / emulation.turns();
+        println!("{threads} threads: {ns} ns a turn");
+    }
+    for delays_stores in [false, true] {
+        let bytes = if delays_stores { 1 << 17 } else { 1 << 24 };
+        let mut memory = Guarded::<u64>::new(3 * bytes / 8);
+        let first = memory.as_mut_ptr() as u64;
+        let args = [first, first + bytes as u64, first + 2 * bytes as u64, bytes as u64 / 16];
+        let args: Vec<u8> = args.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let mut emulation = Emulation::new(Options { delays_stores, ..options(1, Order::Random) });
+        // SAFETY: the kernel folds inside the memory.
+        unsafe { emulation.add(kernel("toy_fold_f32_sum").unwrap(), 2, 64, 0, &args) }.unwrap();
+        let start = std::time::Instant::now();
+        emulation.run().unwrap();
+        let mb_per_s = bytes as f64 / 1e6 / start.elapsed().as_secs_f64();
+        println!("a fold of two f32 vectors, delayed stores {delays_stores}: {mb_per_s:.0} MB/s of results");
+    }
+}
+
 fn options(seed: u64, order: Order) -> Options {
     Options { seed, order, ..Options::default() }
 }
@@ -233,7 +265,8 @@ fn run_with(
     let mut emulation = Emulation::new(options);
     let args = arguments(words, turns);
     // SAFETY: toys touch their words only (one of them the guard behind), which outlive the run.
-    unsafe { emulation.add(kernel(name).unwrap(), grid, block, 8192, &args) }.unwrap();
+    unsafe { emulation.add(kernel(name).expect("a toy"), grid, block, 8192, &args) }
+        .expect("a shape it takes");
     emulation.run()
 }
 

@@ -147,8 +147,8 @@ fn compare(dtype: Dtype, op: ReduceOp, inputs: &[&[u8]], n: u32, scalar: f64) {
         let got = fold(dtype, basic, inputs, finish, by_element);
         if got != expected {
             let size = dtype.size_bytes();
-            let at =
-                got.iter().zip(&expected).position(|(got, expected)| got != expected).unwrap() / size * size;
+            let differ = got.iter().zip(&expected).position(|(got, expected)| got != expected);
+            let at = differ.expect("they are equally long") / size * size;
             let show = |bytes: &[u8]| format!("{:#x}", element::load(&bytes[at..at + size]));
             let inputs: Vec<String> = inputs.iter().map(|input| show(input)).collect();
             panic!(

@@ -22,7 +22,7 @@ fn every_dtype_and_operation_gives_the_plans_bytes() {
 fn any_number_of_ranks_and_elements_works_in_every_order() {
     for special in Special::ALL {
         for (seed, n) in [1, 2, 3, 4, 5, 8].into_iter().enumerate() {
-            for count in [1, 2, 3, 31, 250] {
+            for count in [1, 2, 3, 31, 250, 3000] {
                 for order in [Order::RoundRobin, Order::Random, Order::Adversarial] {
                     let mut call = Case { n, count, order, ..Case::new(special, seed as u64) };
                     call.misaligned = count == 31;
@@ -141,7 +141,7 @@ impl Case {
         });
         let name = self.special.kernel_name(self.dtype, self.op);
         let special = kernel(&name).unwrap_or_else(|| panic!("{name} is not there"));
-        let toy_copy = kernel("toy_copy").unwrap();
+        let toy_copy = kernel("toy_copy").expect("among the toys");
         for launch in 0..LAUNCHES {
             for rank in 0..self.n - self.missing {
                 let args = world.args(self, rank, launch);
@@ -151,9 +151,11 @@ impl Case {
                 unsafe {
                     emulation
                         .add_to_stream(rank, special, shape, self.special.shared_bytes(), &args)
-                        .unwrap();
+                        .expect("arguments of its size");
                     // What is there when the launch has ended, for whoever comes next on the stream.
-                    emulation.add_to_stream(rank, toy_copy, (1, THREADS), 0, &copy).unwrap();
+                    emulation
+                        .add_to_stream(rank, toy_copy, (1, THREADS), 0, &copy)
+                        .expect("arguments of its size");
                 }
             }
         }
