@@ -4,7 +4,9 @@
 //! it, `CCL_CUDA_IMAGE`).
 
 use ccl::transport::PathKind;
-use ccl::{Addresses, Collective, Config, DeviceBuffer, Dtype, Rank, ReduceOp, Request, Stream, devices, local};
+use ccl::{
+    Addresses, Collective, Config, DeviceBuffer, Dtype, Rank, ReduceOp, Request, Stream, devices, local,
+};
 use ccl_tests::{exercise, skip};
 
 use crate::matrix::{config, sweep_of};
@@ -86,10 +88,8 @@ fn calls_on_device_memory_follow_their_stream() {
         let device = comm.device().unwrap();
         let mut buffer = DeviceBuffer::new(&config, device, 4000)?;
         buffer.write(&[1.0f32; 1000])?;
-        let call = || Request {
-            count: 1000,
-            ..Request::all_reduce_in_place(&mut [0.0f32; 0], ReduceOp::Sum)
-        };
+        let call =
+            || Request { count: 1000, ..Request::all_reduce_in_place(&mut [0.0f32; 0], ReduceOp::Sum) };
         comm.run_at(call(), Addresses::in_place(&mut buffer))?;
         let stream = Stream::on_device(&config, device)?;
         for _ in 0..3 {

@@ -32,8 +32,8 @@
 //!
 //! # What it does not do
 //!
-//! It starts no processes (launchers do), does not encrypt, and this version has no device memory:
-//! buffers are ordinary host memory.
+//! It starts no processes (launchers do) and does not encrypt. Ranks work on host memory unless `CCL_DEVICE` gives them
+//! a CUDA device; nothing of CUDA is loaded before that.
 
 pub mod bootstrap;
 mod comm;
