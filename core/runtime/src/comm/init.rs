@@ -138,6 +138,7 @@ impl Communicator {
         Ok(Joining { thread: Some(thread) })
     }
 
+    // long: what ranks agree on follows from what they agreed on before, one after the other.
     pub(super) fn assemble(
         mut fabric: Fabric,
         control: Arc<Control>,
