@@ -4,6 +4,7 @@
 
 mod algorithms;
 mod determinism;
+mod device;
 mod failing;
 mod mapped;
 mod matrix;

@@ -32,8 +32,8 @@
 //!
 //! # What it does not do
 //!
-//! It starts no processes (launchers do), does not encrypt, and this version has no device memory:
-//! buffers are ordinary host memory.
+//! It starts no processes (launchers do) and does not encrypt. Ranks work on host memory unless `CCL_DEVICE` gives them
+//! a CUDA device; nothing of CUDA is loaded before that.
 
 pub mod bootstrap;
 mod comm;
@@ -62,6 +62,7 @@ pub use comm::{Aborter, Communicator, Explanation, Joining, JoiningState, local,
 pub use config::Config;
 pub use element::{Element, F8E4m3, F8E5m2, Reduce};
 pub use error::{Error, Fault, Result};
+pub use exec::device::{Addresses, DeviceBuffer, DeviceInfo, NoDevice, devices};
 pub use memory::{Memory, Window, mem_alloc};
 pub use request::{Blocks, Buffers, Request};
 pub use stream::Stream;

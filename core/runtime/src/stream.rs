@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::comm::shared::{Driver, SharedEngine};
 use crate::error::{Error, Result};
+use crate::exec::device::failed;
 
 /// An ordered queue of asynchronous operations, possibly of several communicators.
 ///
@@ -12,9 +13,13 @@ use crate::error::{Error, Result};
 /// Nothing runs on the stream itself: whoever waits ([`Stream::synchronize`]) drives the
 /// operations, and the progress thread does so when nobody waits. Cheap to clone; clones are the same
 /// stream. May be used from any thread.
+///
+/// A stream made by [`Stream::on_device`] or [`Stream::cuda`] is a CUDA stream: operations of ranks that work on its
+/// device are put on it.
 #[derive(Clone, Default)]
 pub struct Stream {
     state: Arc<State>,
+    device: Option<Arc<ccl_cuda::Stream>>,
 }
 
 #[derive(Default)]
@@ -39,6 +44,11 @@ impl Stream {
 
     /// Whether everything enqueued so far is complete. Never blocks; drives nothing.
     pub fn is_idle(&self) -> bool {
+        if let Some(device) = &self.device
+            && !matches!(device.query(), Ok(ccl_cuda::Progress::Done))
+        {
+            return false;
+        }
         // Acquire: pairs with the Release in `Gate::pass`, so that results are visible.
         self.state.passed.load(Ordering::Acquire) >= self.state.enqueued.load(Ordering::Relaxed)
     }
@@ -50,6 +60,9 @@ impl Stream {
     ///
     /// The first error of any operation on the stream.
     pub fn synchronize(&self) -> Result<()> {
+        if let Some(device) = &self.device {
+            self.synchronize_device(device)?;
+        }
         let target = self.state.enqueued.load(Ordering::Relaxed);
         let engines = if self.is_idle() { Vec::new() } else { self.lock().engines.clone() };
         let mut drivers: Vec<_> = engines.iter().map(|engine| engine.drive()).collect();
@@ -70,13 +83,43 @@ impl Stream {
         }
     }
 
-    /// A gate for the next operation, which `engine` will run.
-    pub(crate) fn enqueue(&self, engine: &Arc<SharedEngine>) -> Gate {
-        let ticket = self.state.enqueued.fetch_add(1, Ordering::Relaxed);
+    /// A CUDA stream.
+    pub(crate) fn of_device(device: Arc<ccl_cuda::Stream>) -> Stream {
+        Stream { state: Arc::default(), device: Some(device) }
+    }
+
+    /// The CUDA stream, if it is one.
+    pub(crate) fn device(&self) -> Option<&ccl_cuda::Stream> {
+        self.device.as_deref()
+    }
+
+    /// From now on whoever waits for the stream drives the engine.
+    pub(crate) fn is_used_by(&self, engine: &Arc<SharedEngine>) {
         let mut inner = self.lock();
         if !inner.engines.iter().any(|known| Arc::ptr_eq(known, engine)) {
             inner.engines.push(Arc::clone(engine));
         }
+    }
+
+    /// Drives until the CUDA stream is idle.
+    fn synchronize_device(&self, device: &ccl_cuda::Stream) -> Result<()> {
+        let engines = self.lock().engines.clone();
+        let mut drivers: Vec<_> = engines.iter().map(|engine| engine.drive()).collect();
+        while device.query().map_err(failed)? == ccl_cuda::Progress::NotReady {
+            drivers.iter_mut().try_for_each(Driver::round)?;
+            std::thread::yield_now();
+        }
+        // Calls whose kernels have ended may have failed, or have more to do.
+        drivers.iter_mut().try_for_each(Driver::round)?;
+        drop(drivers);
+        self.lock().engines.retain(|engine| !engine.is_idle());
+        Ok(())
+    }
+
+    /// A gate for the next operation, which `engine` will run.
+    pub(crate) fn enqueue(&self, engine: &Arc<SharedEngine>) -> Gate {
+        let ticket = self.state.enqueued.fetch_add(1, Ordering::Relaxed);
+        self.is_used_by(engine);
         Gate { state: Arc::clone(&self.state), ticket }
     }
 

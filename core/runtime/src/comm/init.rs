@@ -23,6 +23,7 @@ use crate::discover::topology;
 use crate::error::{Error, Result};
 use crate::exec;
 use crate::exec::Tuning;
+use crate::exec::device::{DeviceEngine, Opened};
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Direct, Plans, Reach};
 use crate::observe::flight::{Flight, Place, Recorded};
@@ -137,6 +138,7 @@ impl Communicator {
         Ok(Joining { thread: Some(thread) })
     }
 
+    // long: what ranks agree on follows from what they agreed on before, one after the other.
     pub(super) fn assemble(
         mut fabric: Fabric,
         control: Arc<Control>,
@@ -146,14 +148,18 @@ impl Communicator {
         let (rank, n) = (control.rank(), control.n());
         recorded.record(&control);
         // Every rank must choose alike, so one networked pair anywhere decides for all.
-        let own = fabric.start_network()?.to_vote();
+        let opened = Opened::of(config, config.local_rank().map_or_else(|| fabric.local_rank(), Ok)?)?;
+        let own = Networking { device: opened.is_some(), ..fabric.start_network()? }.to_vote();
         // And one tuning and one tuner serve all: rank 0's, which travels with its vote.
         let tuning = if rank.0 == 0 { Tuning::of(config)? } else { None };
         let tuner = if rank.0 == 0 && n > 1 { tuner::choose(config, fabric.network_plugin()) } else { None };
         let votes = control.all_gather([own, Beside::to_bytes(tuner.is_some(), tuning)].concat())?;
         let all = Networking::of_all(&votes);
         let Beside { asks, tuning } = Beside::parse(Networking::beside(&votes[0]))?;
+        // What goes through a device's slots is in them: nothing is lent, and nothing is mapped.
+        let hosted = !all.device;
         let direct = match config.direct() {
+            _ if !hosted => Direct::Never,
             _ if !fabric.reads_directly() => Direct::Never,
             Some(0) => Direct::Never,
             Some(bytes) => Direct::From(bytes as usize),
@@ -166,7 +172,7 @@ impl Communicator {
             false if direct != Direct::Never => Reach::MemoryDirect,
             false => Reach::Memory,
         };
-        let network_only = all.used && !all.memory;
+        let network_only = all.used && !all.memory && hosted;
         let nodes = fabric.nodes()?;
         let nnodes = nodes.len() as u32;
         let whole = if fabric.hosts_are_whole()? { &nodes[..] } else { &[] };
@@ -177,7 +183,8 @@ impl Communicator {
         let direct = if reach == Reach::MemoryDirect { direct } else { Direct::Never };
         let slot_bytes = if network_only { fabric.net_slot_bytes() } else { fabric.slot_bytes() };
         let chunk_bytes = chunk_bytes.min(slot_bytes);
-        let (lends_on_the_way, mapped_bytes) = (network_only && all.lends, config.mapped() as usize);
+        let (lends_on_the_way, mapped_bytes) =
+            (network_only && all.lends, if hosted { config.mapped() as usize } else { 0 });
         let cut = Cut { slot_bytes, chunk_bytes, direct, lends_on_the_way, mapped_bytes };
         let mapped = fabric.one_process() && mapped_bytes > 0;
         let selection = if asks {
@@ -189,7 +196,16 @@ impl Communicator {
             selection
         };
         let mut plans = Plans::new((rank, n), cut, reach, selection, nodes);
-        if fabric.one_process() {
+        let device = match hosted {
+            true => None,
+            false => {
+                plans.keep_to_slots(opened.is_some());
+                let gather = |bytes| control.all_gather(bytes);
+                let cut = (fabric.slots(), slot_bytes, plans::most_channels(config));
+                DeviceEngine::join(opened, (rank, n), fabric.infos()?, cut, (control.board(), &gather))?
+            }
+        };
+        if fabric.one_process() && hosted {
             plans.expect_mapped();
         }
         let watched = Watched { rank: rank.0, nranks: n, nnodes, comm_id: fabric.number()? };
@@ -198,8 +214,12 @@ impl Communicator {
         profile.iter().for_each(|profile| fabric.profile(profile.emitter()));
         let flight = Arc::clone(&recorded.flight);
         let (for_engine, deadline) = (Arc::clone(&control), config.timeout());
-        let parts = EngineParts { rank, n, fabric, control: for_engine, plans, flight, deadline, profile };
+        let parts =
+            EngineParts { rank, n, fabric, control: for_engine, plans, flight, deadline, profile, device };
         let engine = Engine::new(parts)?;
+        if let Some(device) = engine.device() {
+            control.alarm().on_raise(device.aborter());
+        }
         control.alarm().on_raise(engine.alarm_waker());
         Ok(Communicator {
             rank,

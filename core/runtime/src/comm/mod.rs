@@ -1,5 +1,6 @@
 //! Communicators: a fixed set of ranks, and the calls they make together.
 
+mod device;
 mod explain;
 mod footprint;
 pub(crate) mod group;
@@ -123,7 +124,7 @@ impl Communicator {
     ///
     /// No such rank.
     pub fn path(&self, peer: Rank) -> Result<transport::Path> {
-        self.with_engine(|engine| engine.fabric().path(peer))
+        self.with_engine(|engine| engine.path(peer))
     }
 
     /// What selection chooses for a call of `bytes`.

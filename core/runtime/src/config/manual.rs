@@ -28,11 +28,12 @@ fn row(setting: &Setting) -> String {
     format!("| `{}` | {about} | {expected} | {default} | {agree} | {alias} |\n", setting.name)
 }
 
-const SECTIONS: [(Section, &str); 7] = [
+const SECTIONS: [(Section, &str); 8] = [
     (Section::Joining, "Joining"),
     (Section::Network, "Network"),
     (Section::Topology, "Topology"),
     (Section::Memory, "Memory and the node"),
+    (Section::Devices, "Devices"),
     (Section::Choosing, "Choosing plans"),
     (Section::Progress, "Progress"),
     (Section::Logging, "Seeing"),

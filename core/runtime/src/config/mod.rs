@@ -28,6 +28,7 @@
 mod builder;
 mod choice;
 mod debug;
+mod device;
 mod file;
 mod kind;
 mod manual;
@@ -43,6 +44,7 @@ use ccl_plugin_host::{Candidate, EnvPlugin};
 pub use builder::Builder;
 pub use choice::{Choices, Determinism, Endpoint, Endpoints, Family, NameFilter, PortRange, Secret};
 pub use debug::{Level, Subsystem, Subsystems};
+pub use device::{CudaUse, Seats};
 pub use kind::{Between, Bytes, Kind, Limit, Micros, Names, Span};
 pub use manual::settings_chapter;
 pub use source::Source;

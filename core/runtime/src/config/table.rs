@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::config::Config;
 use crate::config::choice::{Choices, Determinism, Endpoints, Family, NameFilter, PortRange, Secret};
 use crate::config::debug::{Level, Subsystems};
+use crate::config::device::{CudaUse, Seats};
 use crate::config::kind::{Between, Bytes, Kind, Limit, Micros, Names, Span};
 use crate::error::Result;
 
@@ -47,6 +48,8 @@ pub enum Section {
     Topology,
     /// Memory and the node.
     Memory,
+    /// Devices and their driver.
+    Devices,
     /// Plans: algorithms, protocols, channels.
     Choosing,
     /// Who drives operations, and how eagerly.
@@ -183,6 +186,20 @@ settings! {
         fault: Option<String> = "", CCL_FAULT, May;
         /// Send a checksum with every slot and verify it on arrival.
         checksum: bool = "0", CCL_CHECKSUM, Must;
+    }
+    Devices {
+        /// The device that this rank works on; ranks may differ. A list has an entry for each rank of a host.
+        device: Seats = "none", CCL_DEVICE, May;
+        /// Look for the CUDA driver when a device is asked for, or never.
+        cuda: CudaUse = "auto", CCL_CUDA, May;
+        /// The driver's library, in place of the system's.
+        cuda_library: Option<PathBuf> = "", CCL_CUDA_LIBRARY, May;
+        /// A file with the kernels (cubin, fatbin or PTX), in place of those that come with the library.
+        cuda_image: Option<PathBuf> = "", CCL_CUDA_IMAGE, May;
+        /// Do not let devices use each other's memory; what they exchange then goes through the host.
+        p2p_disable: bool = "0", CCL_P2P_DISABLE [NCCL_P2P_DISABLE], May;
+        /// Threads of each block of a kernel, a multiple of 32.
+        cuda_threads: Between<64, 1024> = "512", CCL_CUDA_THREADS [NCCL_NTHREADS], May;
     }
     Choosing {
         /// The algorithms allowed, per collective.

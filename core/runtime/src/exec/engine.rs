@@ -8,6 +8,8 @@
 //! The small path (one blocking operation at a time, same shape as the last one) allocates nothing,
 //! takes no lock and makes no system call while peers are prompt.
 
+mod attended;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 use ccl_plan::layout::Tables;
 use ccl_plan::{Collective, Dtype, Rank};
 
+use super::device::DeviceEngine;
 use super::host::{Operation, Poll, Reason, Stop, is_message};
 use super::plans::{Decision, Explained, Plans};
 use super::step::Bindings;
@@ -52,6 +55,10 @@ pub(crate) struct Engine {
     bell: Bell,
     /// After the fabric, whose edges put down their ends before it closes.
     profile: Option<Box<Profile>>,
+    /// Carries everything out, if the rank works on a device.
+    device: Option<Box<DeviceEngine>>,
+    /// Whether there is a profiler or a device, which calls must be told of.
+    attended: bool,
 }
 
 /// How many calls there were so far.
@@ -77,6 +84,7 @@ pub(crate) struct EngineParts {
     pub(crate) flight: Arc<Flight>,
     pub(crate) deadline: Duration,
     pub(crate) profile: Option<Box<Profile>>,
+    pub(crate) device: Option<Box<DeviceEngine>>,
 }
 
 impl Engine {
@@ -100,17 +108,19 @@ impl Engine {
             failed: None,
             flight: parts.flight,
             deadline: parts.deadline,
+            attended: parts.profile.is_some() || parts.device.is_some(),
             profile: parts.profile,
+            device: parts.device,
         })
     }
 
     /// Makes one call and drives until nothing is outstanding.
     #[inline]
     pub(crate) fn run(&mut self, request: &mut Request<'_>) -> Result<()> {
-        if let Some(profile) = &mut self.profile
-            && profile.heeds(request.collective)
+        if self.attended
+            && let Some(outcome) = self.run_attended(request)
         {
-            return self.run_watched(request);
+            return outcome;
         }
         self.run_through::<false>(request)
     }
@@ -123,20 +133,14 @@ impl Engine {
         }
     }
 
-    /// [`Engine::run`] while a profiler hears of it.
-    #[cold]
-    fn run_watched(&mut self, request: &mut Request<'_>) -> Result<()> {
-        self.launch(request, 0);
-        let outcome = self.run_through::<true>(request);
-        self.land();
-        outcome
-    }
-
     /// Begins a call that belongs to a group: it gets as far as it can at once. The last one is followed by
     /// [`Engine::finish_group`] or [`Engine::land`].
     pub(crate) fn begin_one_of_many(&mut self, request: &mut Request<'_>) -> Result<()> {
-        if self.profile.is_none() {
+        if !self.attended {
             return self.begin::<false>(request, 0).map(|_| ());
+        }
+        if self.device.is_some() {
+            return self.stage(request, None);
         }
         self.launch(request, 1);
         let begun = self.begin::<true>(request, 0).map(|_| ());
@@ -154,6 +158,9 @@ impl Engine {
 
     /// Queues an asynchronous call: [`Engine::submit`] for whoever makes no others with it.
     pub(crate) fn submit_alone(&mut self, request: &mut Request<'_>, gate: Option<Gate>) -> Result<()> {
+        if self.device.is_some() {
+            return self.stage(request, gate);
+        }
         self.launch(request, 0);
         let submitted = self.submit(request, gate);
         self.land();
@@ -273,7 +280,8 @@ impl Engine {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.poll_queue().map_err(|error| self.fail(error))
+        let polled = if self.device.is_some() { self.poll_device() } else { self.poll_queue() };
+        polled.map_err(|error| self.fail(error))
     }
 
     /// Drives until nothing is outstanding.
@@ -350,7 +358,9 @@ impl Engine {
 
     /// Whether nothing is outstanding, neither operations nor what they gave to a network.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.queue.is_empty() && self.fabric.is_flushed()
+        self.queue.is_empty()
+            && self.fabric.is_flushed()
+            && self.device.as_ref().is_none_or(|device| device.is_quiet())
     }
 
     /// What rings when a peer has moved something.
@@ -391,7 +401,7 @@ impl Engine {
 
     /// How many operations are outstanding.
     pub(crate) fn outstanding(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.device.as_ref().map_or(0, |device| device.outstanding())
     }
 
     /// How plans are chosen.
@@ -407,6 +417,7 @@ impl Engine {
     /// Leaves the communicator without waiting for anyone.
     pub(crate) fn close(mut self) {
         self.queue.clear();
+        self.device = None;
         self.control.leave();
         self.fabric.close();
     }
@@ -544,7 +555,10 @@ impl Engine {
         if let Some(first) = &self.failed {
             return first.clone();
         }
-        let operation = self.queue.front().map(|queued| queued.operation.bound.collective.name());
+        let on_device = self.device.as_ref().and_then(|device| device.oldest());
+        let bound =
+            self.queue.front().map(|queued| &queued.operation.bound).or(on_device.map(|call| &call.bound));
+        let operation = bound.map(|bound| bound.collective.name());
         let mut error = error.on(self.rank);
         if let Some(operation) = operation {
             error = error.during(operation);
@@ -552,6 +566,9 @@ impl Engine {
         self.failed = Some(error.clone());
         let messages = self.messages_under_way();
         self.fabric.abort();
+        if let Some(device) = &mut self.device {
+            device.abort(&error);
+        }
         // From here on no rank uses the buffers of any operation, whose borrows end with the error.
         if self.fabric.await_visitors() == Visitors::Stopped {
             self.queue.iter().for_each(|queued| queued.operation.detach(self.n));
@@ -593,6 +610,9 @@ impl Engine {
 
     /// The deadline passed.
     fn overdue(&mut self) -> Error {
+        if let Some(call) = self.device.as_ref().and_then(|device| device.oldest()) {
+            return self.control.diagnose(call.sequence, None);
+        }
         let Some(queued) = self.queue.front() else {
             return Error::new(
                 Fault::Timeout,

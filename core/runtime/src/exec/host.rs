@@ -145,7 +145,9 @@ impl Operation {
         if self.stages_input() {
             // SAFETY: the request's buffers were checked to hold this many bytes and are borrowed
             // until the operation is complete.
-            let input = unsafe { std::slice::from_raw_parts(self.bound.send, self.input_bytes(n)) };
+            let input = unsafe {
+                std::slice::from_raw_parts(self.bound.send, self.tables.input_bytes(&self.bound, n))
+            };
             self.bound.send = scratch.stage(input);
         }
         scratch.reserve(self.decision.scratch_bytes);
@@ -220,17 +222,6 @@ impl Operation {
     /// sent yet when both buffers are one.
     fn stages_input(&self) -> bool {
         stages_input(&self.bound)
-    }
-
-    /// Bytes of the send buffer of an all-to-all.
-    fn input_bytes(&self, n: u32) -> usize {
-        let size = self.bound.dtype.size_bytes();
-        if !self.bound.collective.uneven() {
-            return self.bound.count * n as usize * size;
-        }
-        let tables = self.tables.borrow();
-        let ends = tables.send_counts.iter().zip(tables.send_offsets).map(|(count, offset)| count + offset);
-        ends.max().unwrap_or(0) * size
     }
 
     /// Whether it uses the memory of other ranks, for long between two polls that find nothing to do.
@@ -387,7 +378,18 @@ impl OwnedTables {
         }
     }
 
-    fn borrow(&self) -> Tables<'_> {
+    /// Bytes of the send buffer of an all-to-all.
+    pub(super) fn input_bytes(&self, bound: &Bound, n: u32) -> usize {
+        let size = bound.dtype.size_bytes();
+        if !bound.collective.uneven() {
+            return bound.count * n as usize * size;
+        }
+        let tables = self.borrow();
+        let ends = tables.send_counts.iter().zip(tables.send_offsets).map(|(count, offset)| count + offset);
+        ends.max().unwrap_or(0) * size
+    }
+
+    pub(super) fn borrow(&self) -> Tables<'_> {
         let (send_counts, rest) = self.values.split_at(self.lengths[0]);
         let (send_offsets, rest) = rest.split_at(self.lengths[1]);
         let (recv_counts, recv_offsets) = rest.split_at(self.lengths[2]);

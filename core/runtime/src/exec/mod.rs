@@ -1,5 +1,6 @@
 //! Executors: what turns a checked program into moved bytes.
 
+pub(crate) mod device;
 pub(crate) mod engine;
 pub(crate) mod host;
 mod lending;

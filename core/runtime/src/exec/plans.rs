@@ -43,6 +43,9 @@ pub(crate) struct Plans {
     nodes: Vec<u32>,
     /// Whether ranks may have mapped each other's buffers.
     mapped: bool,
+    /// Whether a slot may serve several receivers, and whether steps are taped for the host executor.
+    shares: bool,
+    tapes: bool,
 }
 
 /// A decision and what it was made for; and, of a call that was checked, what it was like.
@@ -213,7 +216,14 @@ impl Plans {
             recent,
             nodes,
             mapped: false,
+            shares: true,
+            tapes: true,
         }
+    }
+
+    /// Some rank works on a device (this one, if `here`), whose slots lie apart from all others.
+    pub(crate) fn keep_to_slots(&mut self, here: bool) {
+        (self.shares, self.tapes) = (false, !here);
     }
 
     /// From now on buffers may be mapped. Called between the same two calls on all ranks.
@@ -355,8 +365,8 @@ impl Plans {
             chunk_count,
             grain_count: (GRAIN_BYTES / size).max(1),
         };
-        let sending = Sending { lending, shares: known.shares && fabric.shares_slots() };
-        let tape = match uneven {
+        let sending = Sending { lending, shares: self.shares && known.shares && fabric.shares_slots() };
+        let tape = match uneven || !self.tapes {
             true => None,
             // What its steps lend changes while they are taken.
             false if matches!(lending, Lending::UnlessAlone { .. }) => None,

@@ -7,6 +7,7 @@ use ccl_plan::{Collective, Dtype, Rank, Shape};
 
 use crate::element::Reduce;
 use crate::error::{Error, Result};
+use crate::exec::device::Addresses;
 
 /// A collective, or one side of a message, on byte buffers.
 ///
@@ -143,6 +144,27 @@ impl Request<'_> {
             send,
             recv,
             in_place,
+        })
+    }
+
+    /// [`Request::bind`] to memory given by address, which takes the place of the request's buffers.
+    pub(crate) fn bind_at(&self, at: Addresses<'_>, rank: Rank, n: u32) -> Result<Bound> {
+        check_root(self.collective, self.root, n)?;
+        if self.collective.uneven() {
+            self.check_blocks(rank, n)?;
+        }
+        let (send_count, recv_count) = self.buffer_counts(rank, n)?;
+        let size = self.dtype.size_bytes();
+        at.check(send_count.saturating_mul(size), recv_count.saturating_mul(size))?;
+        Ok(Bound {
+            collective: self.collective,
+            dtype: self.dtype,
+            reduce: self.reduce,
+            count: self.count,
+            root: self.root,
+            send: at.send,
+            recv: at.recv,
+            in_place: at.send.cast_mut() == at.recv,
         })
     }
 

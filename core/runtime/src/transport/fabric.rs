@@ -52,17 +52,19 @@ pub(crate) struct Networking {
     pub(crate) memory: bool,
     /// Those that go through a network lend on the way.
     pub(crate) lends: bool,
+    /// The rank works on a device.
+    pub(crate) device: bool,
 }
 
 impl Networking {
     /// As a vote, for the others.
     pub(crate) fn to_vote(self) -> Vec<u8> {
-        vec![u8::from(self.used), u8::from(self.memory), u8::from(self.lends)]
+        [self.used, self.memory, self.lends, self.device].map(u8::from).to_vec()
     }
 
     /// What a rank has put behind its vote.
     pub(crate) fn beside(vote: &[u8]) -> &[u8] {
-        vote.get(3..).unwrap_or_default()
+        vote.get(4..).unwrap_or_default()
     }
 
     /// Of all ranks together: what some use, and whether all lend.
@@ -72,6 +74,7 @@ impl Networking {
             used: votes.iter().any(|vote| says(vote, 0)),
             memory: votes.iter().any(|vote| says(vote, 1)),
             lends: votes.iter().all(|vote| says(vote, 2)),
+            device: votes.iter().any(|vote| says(vote, 3)),
         }
     }
 }
@@ -122,6 +125,17 @@ impl Fabric {
             reads_directly: false,
         };
         Ok((fabric, info))
+    }
+
+    /// Where all ranks are. Errors: not connected.
+    pub(crate) fn infos(&self) -> Result<&[TransportInfo]> {
+        Ok(&self.connected()?.infos)
+    }
+
+    /// This rank's number among those of its host. Errors: not connected.
+    pub(crate) fn local_rank(&self) -> Result<u32> {
+        let before = &self.infos()?[..self.me.index()];
+        Ok(before.iter().filter(|info| info.is_on_host_of(&self.info)).count() as u32)
     }
 
     /// What peers must know of this rank.
@@ -280,11 +294,11 @@ impl Fabric {
         let mut others = connected.kinds.iter().enumerate().filter(|(peer, _)| *peer != me.index());
         let memory = others.any(|(_, kind)| *kind != PathKind::Net);
         if !connected.kinds.contains(&PathKind::Net) {
-            return Ok(Networking { used: false, memory, lends: true });
+            return Ok(Networking { used: false, memory, lends: true, device: false });
         }
         let lends = connected.network(settings, me)?.takes_any_memory() && !settings.wraps_edges();
         connected.lends_to_network = lends;
-        Ok(Networking { used: true, memory, lends })
+        Ok(Networking { used: true, memory, lends, device: false })
     }
 
     /// The network that is there to be used.

@@ -12,6 +12,8 @@ pub enum PathKind {
     Shm,
     /// A network plugin.
     Net,
+    /// The devices' memory, which the kernels of both ranks use.
+    P2p,
 }
 
 /// A chosen path.
@@ -30,6 +32,7 @@ impl PathKind {
             PathKind::Loopback => "loopback",
             PathKind::Shm => "shm",
             PathKind::Net => "net",
+            PathKind::P2p => "p2p",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Processor, memory, shared memory, limits, devices.
+//! Processor, memory, shared memory, limits.
 
 use std::fs;
 
@@ -18,7 +18,6 @@ pub(super) fn findings() -> Vec<Finding> {
         limit("processes", Resource::Nproc, None, "ranks and their threads count"),
         limit("locked memory", Resource::Memlock, None, "only networks that pin memory need it"),
     ]);
-    findings.push(Finding::ok("device", "CUDA", "no device", "this version works on host memory"));
     findings
 }
 

@@ -1,5 +1,6 @@
 //! `ccl doctor`: what would be used on this machine and why, before a job.
 
+mod device;
 mod machine;
 mod network;
 mod settings;
@@ -32,6 +33,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     match Config::load() {
         Ok(config) => {
             findings.extend(machine::findings());
+            findings.extend(device::findings(&config));
             findings.extend(network::findings(&config));
             findings.extend(settings::findings(&config));
             if !args.no_trial {

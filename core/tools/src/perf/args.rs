@@ -97,6 +97,9 @@ pub(crate) struct Args {
     /// What buffers are made of
     #[arg(long, value_name = "KIND", default_value = "ordinary")]
     memory: MemoryKind,
+    /// What ranks work on: host memory, a CUDA device each (cuda), or all the same one (cuda:K)
+    #[arg(long, value_name = "WHERE", default_value = "host")]
+    pub(crate) device: Place,
     /// Measure what each level of determinism costs, all in turn on one communicator
     #[arg(long, conflicts_with_all = ["workload", "overlap", "placement", "plot", "group", "memory", "check"])]
     pub(crate) levels: bool,
@@ -130,6 +133,43 @@ pub(crate) enum RanksAs {
     Processes,
     /// Threads of this process
     Threads,
+}
+
+/// What ranks work on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// What CCL_DEVICE says: host memory if nothing.
+    Host,
+    /// A CUDA device each, around the end of them.
+    Devices,
+    /// One CUDA device for all.
+    Device(u32),
+}
+
+impl Place {
+    /// As CCL_DEVICE has it; nothing leaves that as it is.
+    pub(crate) fn setting(self) -> Option<String> {
+        match self {
+            Place::Host => None,
+            Place::Devices => Some("local".to_owned()),
+            Place::Device(ordinal) => Some(ordinal.to_string()),
+        }
+    }
+}
+
+impl std::str::FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Place, String> {
+        match text.split_once(':') {
+            None if text == "host" => Ok(Place::Host),
+            None if text == "cuda" => Ok(Place::Devices),
+            Some(("cuda", ordinal)) if ordinal.parse::<u32>().is_ok() => {
+                Ok(Place::Device(ordinal.parse().unwrap_or_default()))
+            }
+            _ => Err(format!("expected host, cuda or cuda:K, found `{text}`")),
+        }
+    }
 }
 
 impl Args {
@@ -370,6 +410,17 @@ mod tests {
     fn types_have_their_usual_names() {
         let names = "int8,char,bf16,fp16,float32,f64,e4m3,f8e5m2,uint64";
         assert_eq!(parse(&format!("all_reduce -d {names} -o sum,product,avg")).unwrap().dtypes.len(), 9);
+    }
+
+    #[test]
+    fn ranks_work_on_the_host_or_on_devices() {
+        let place = |text: &str| text.parse::<Place>();
+        assert_eq!(place("host").unwrap().setting(), None);
+        assert_eq!(place("cuda").unwrap().setting().as_deref(), Some("local"));
+        assert_eq!(place("cuda:3").unwrap().setting().as_deref(), Some("3"));
+        for bad in ["gpu", "cuda:", "cuda:x", "host:1"] {
+            assert!(place(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -65,10 +65,12 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
             what.run(&comm).map(status)
         }
         Start::Threads(n) => {
+            say_where(args, &config);
             what.check_roots(n)?;
             threads(args, &what, &config, n).map(status)
         }
         Start::Processes(n) => {
+            say_where(args, &config);
             what.check_roots(n)?;
             processes(args, n)
         }
@@ -117,7 +119,22 @@ fn config(args: &Args) -> Result<Config> {
         Some(timeout) => builder.set("CCL_TIMEOUT", format!("{}s", timeout.as_secs_f64())),
         None => builder,
     };
-    builder.build()
+    let config = builder.clone().build()?;
+    match args.device.setting() {
+        Some(device) if ccl::devices(&config).is_ok() => builder.set("CCL_DEVICE", device).build(),
+        _ => Ok(config),
+    }
+}
+
+/// Says what ranks work on, if a device was asked for.
+fn say_where(args: &Args, config: &Config) {
+    if args.device.setting().is_none() {
+        return;
+    }
+    match ccl::devices(config) {
+        Err(none) => text::complain(&format!("ccl perf: {none}; measured on host memory")),
+        Ok(_) => text::complain("ccl perf: ranks work on devices; every call copies its data there and back"),
+    }
 }
 
 /// Ranks as threads of this process; wrong elements on all of them.

@@ -1,0 +1,153 @@
+//! The edges that one rank's kernels use: made when a program first needs them, never moved.
+
+use std::collections::HashSet;
+
+use ccl_cuda::{DeviceMemory, HostCaching, PinnedMemory, Stream};
+use ccl_kernels::layout::{DeviceEdge, Direction, bytes_of, edge_index};
+use ccl_kernels::shape::EdgeUse;
+use ccl_plan::{Channel, Rank};
+
+use super::peers::{Link, Peers};
+use super::pump::{Block, Pump};
+use super::region::{BlockShape, RegionView, device_edge};
+use super::{Opened, failed};
+use crate::error::Result;
+use crate::exec::host::EDGE_TAGS;
+use crate::transport::Fabric;
+
+/// What edges are for: programs of messages name them as those of collectives do, and get others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Purpose {
+    Collectives,
+    Messages,
+}
+
+impl Purpose {
+    /// What is added to the tags that programs name.
+    fn first_tag(self) -> u8 {
+        match self {
+            Purpose::Collectives => 0,
+            Purpose::Messages => EDGE_TAGS - 1,
+        }
+    }
+
+    /// How many tags programs name.
+    pub(super) fn tags(self) -> u8 {
+        match self {
+            Purpose::Collectives => EDGE_TAGS - 1,
+            Purpose::Messages => 1,
+        }
+    }
+}
+
+/// The tables of edges, in device memory, and the pumps of those that go through the host.
+pub(super) struct Edges {
+    me: Rank,
+    n: u32,
+    pub(super) view: RegionView,
+    table: DeviceMemory,
+    /// By [`Purpose`].
+    indexes: [DeviceMemory; 2],
+    known: HashSet<(Purpose, usize)>,
+    used: u32,
+    pub(super) pumps: Vec<Pump>,
+}
+
+impl Edges {
+    pub(super) fn new(
+        (me, n): (Rank, u32),
+        view: RegionView,
+        opened: &Opened,
+        stream: &Stream,
+    ) -> Result<Edges> {
+        let ends = n as usize * usize::from(view.channels) * 2;
+        let table = opened.memory(ends * usize::from(EDGE_TAGS) * size_of::<DeviceEdge>())?;
+        let index = |purpose: Purpose| {
+            let memory = opened.memory(ends * usize::from(purpose.tags()) * size_of::<u32>())?;
+            memory.fill(0xff, stream).map_err(failed)?;
+            Ok(memory)
+        };
+        let indexes = [index(Purpose::Collectives)?, index(Purpose::Messages)?];
+        stream.synchronize().map_err(failed)?;
+        Ok(Edges { me, n, view, table, indexes, known: HashSet::new(), used: 0, pumps: Vec::new() })
+    }
+
+    pub(super) fn table_address(&self) -> u64 {
+        self.table.address()
+    }
+
+    pub(super) fn index_address(&self, purpose: Purpose) -> u64 {
+        self.indexes[purpose as usize].address()
+    }
+
+    /// Makes the edge if it is not there. Blocks for the device.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver, or of the fabric for edges through the host.
+    pub(super) fn ensure(
+        &mut self,
+        (purpose, of, channel): (Purpose, EdgeUse, Channel),
+        peers: &Peers,
+        (opened, stream): (&Opened, &Stream),
+        fabric: &mut Fabric,
+    ) -> Result<()> {
+        let shape = (u32::from(self.view.channels), u32::from(purpose.tags()));
+        let index = edge_index(shape, of.peer, channel, of.tag, of.direction);
+        if of.peer.0 >= self.n || !self.known.insert((purpose, index)) {
+            return Ok(());
+        }
+        let at = (of.peer, channel, of.tag + purpose.first_tag());
+        let blocks = match &peers.links[of.peer.index()] {
+            Link::Direct { address, .. } => self.direct(*address, peers, at, of.direction),
+            Link::Proxied(_) => self.proxied(at, of.direction, opened, fabric)?,
+        };
+        let mut edge = device_edge(self.view.shape, blocks, at, of.direction);
+        edge.tag = u32::from(of.tag);
+        let (place, number) = (self.used as usize * size_of::<DeviceEdge>(), self.used);
+        self.used += 1;
+        self.table.write(place, bytes_of(&edge), stream).map_err(failed)?;
+        let memory = &self.indexes[purpose as usize];
+        memory.write(index * size_of::<u32>(), &number.to_le_bytes(), stream).map_err(failed)
+    }
+
+    /// The blocks with the slots and with the head of an edge whose ends reach each other: slots are the receiver's,
+    /// the head is the sender's.
+    fn direct(
+        &self,
+        theirs: u64,
+        peers: &Peers,
+        (peer, channel, tag): (Rank, Channel, u8),
+        direction: Direction,
+    ) -> (u64, u64) {
+        let own = RegionView { address: peers.own.address(), ..self.view };
+        let theirs = RegionView { address: theirs, ..self.view };
+        let here = own.block(peers.seats[peer.index()], channel, tag);
+        let there = theirs.block(peers.seats[self.me.index()], channel, tag);
+        match direction {
+            Direction::Send => (there, here),
+            Direction::Receive => (here, there),
+        }
+    }
+
+    /// A block in pinned memory and the pump that serves it.
+    fn proxied(
+        &mut self,
+        (peer, channel, tag): (Rank, Channel, u8),
+        direction: Direction,
+        opened: &Opened,
+        fabric: &mut Fabric,
+    ) -> Result<(u64, u64)> {
+        let edge = match direction {
+            Direction::Send => fabric.send_edge(peer, channel, tag)?,
+            Direction::Receive => fabric.receive_edge(peer, channel, tag)?,
+        };
+        let shape: BlockShape = self.view.shape;
+        let memory =
+            PinnedMemory::new(&opened.context, shape.bytes(), HostCaching::Cached).map_err(failed)?;
+        let block = Block::new(memory, shape)?;
+        let address = block.device_address();
+        self.pumps.push(Pump::new(block, edge, peer, direction));
+        Ok((address, address))
+    }
+}

@@ -1,0 +1,114 @@
+//! Ranks that work on a CUDA device: what they have instead of the host executor.
+//!
+//! Plans, selection and decisions are the host's. A [`DeviceEngine`] uploads programs and launches the interpreter
+//! on streams; edges lead straight to the memory of devices that can be reached, else to a [`pump`] that stands for
+//! the other end and moves slots between pinned host memory and the fabric's edge.
+//!
+//! That there is no device is a value ([`NoDevice`]); a rank that asked for one gets it as an error.
+
+mod buffer;
+mod edges;
+mod engine;
+mod image;
+mod kernels;
+mod list;
+mod peers;
+mod pump;
+mod queue;
+mod region;
+mod signals;
+mod staging;
+
+use std::path::{Path, PathBuf};
+
+use ccl_cuda::{Context, DeviceMemory, Driver};
+
+pub use self::buffer::{Addresses, DeviceBuffer};
+pub(crate) use self::engine::{Call, DeviceEngine, Staged};
+pub use self::list::{DeviceInfo, NoDevice, devices};
+use crate::config::{Config, CudaUse};
+use crate::error::{Error, Fault, Result};
+
+/// A rank's device, ready to be used.
+pub(crate) struct Opened {
+    pub(super) context: Context,
+    uuid: [u8; 16],
+    multiprocessors: u32,
+    /// Threads of a block that move data.
+    worker_threads: u32,
+    avoids_peers: bool,
+    /// A file with kernels, in place of those that come with the library.
+    image: Option<PathBuf>,
+}
+
+impl Opened {
+    /// The device that the settings give the rank with this number among those of its host, if one.
+    ///
+    /// # Errors
+    ///
+    /// They give one, and there is none; the driver's.
+    pub(crate) fn of(config: &Config, local_rank: u32) -> Result<Option<Opened>> {
+        let count =
+            || driver(config).ok().and_then(|driver| driver.devices().ok()).map_or(0, |all| all.len() as u32);
+        let ordinal = config.device().device_of(local_rank, count);
+        ordinal.map(|ordinal| Opened::numbered(config, ordinal)).transpose()
+    }
+
+    /// The device with this number.
+    ///
+    /// # Errors
+    ///
+    /// There is none; the driver's.
+    fn numbered(config: &Config, ordinal: u32) -> Result<Opened> {
+        let driver = driver(config).map_err(|none| {
+            let cause = format!("expected device {ordinal}, found {none}");
+            Error::new(
+                Fault::Device,
+                cause,
+                "see `ccl doctor`, or leave CCL_DEVICE unset to work on host memory",
+            )
+        })?;
+        let devices = driver.devices().map_err(failed)?;
+        let device = devices.get(ordinal as usize).ok_or_else(|| {
+            Error::usage(
+                format!("expected a device below {}, found {ordinal}", devices.len()),
+                "give the number of a device that `ccl doctor` lists; CUDA_VISIBLE_DEVICES hides others",
+            )
+        })?;
+        Ok(Opened {
+            context: Context::primary(device).map_err(failed)?,
+            uuid: device.uuid().map_err(failed)?,
+            multiprocessors: device.limits().map_err(failed)?.multiprocessors,
+            worker_threads: config.cuda_threads().max(64) - 32,
+            avoids_peers: config.p2p_disable(),
+            image: config.cuda_image().map(Path::to_owned),
+        })
+    }
+
+    fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
+        DeviceMemory::new(&self.context, bytes.max(1)).map_err(failed)
+    }
+}
+
+/// The process's driver, loaded when first asked for.
+fn driver(config: &Config) -> std::result::Result<Driver, NoDevice> {
+    match config.cuda() {
+        CudaUse::Off => Err(NoDevice::off()),
+        CudaUse::Auto => Driver::load(config.cuda_library()).map_err(|absent| NoDevice::because(&absent)),
+    }
+}
+
+/// A failed call of the driver.
+#[cold]
+pub(crate) fn failed(error: ccl_cuda::Error) -> Error {
+    use ccl_cuda::Fault as F;
+
+    let advice = match error.fault() {
+        F::Memory => "free device memory, or lower CCL_BUFFSIZE or CCL_MAX_NCHANNELS",
+        F::Capture => "make such a call once before the capture, so that all it needs is there",
+        F::Device => "the device's context is lost: end this process, and look for the kernel that failed",
+        F::Unsupported => "see `ccl doctor` for what this device and driver can do",
+        _ => "see `ccl doctor`, and the system's log",
+    };
+    Error::new(Fault::Device, error.to_string(), advice)
+}

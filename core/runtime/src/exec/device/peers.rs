@@ -1,0 +1,219 @@
+//! Which ranks' devices reach each other, found by trying and agreed on by all.
+//!
+//! All ranks take part, those without a device too: first each says which device it has, then where its region is,
+//! then whose it cannot reach. An edge is direct if both of its ends reach each other; else it goes through the host.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bytes::Bytes;
+use ccl_cuda::{Context, Device, DeviceMemory, IpcMemory, SharedMemory, Stream};
+use ccl_plan::Rank;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::region::{BlockShape, Region, RegionView};
+use super::{Opened, failed};
+use crate::error::{Error, Fault, Result};
+use crate::transport::TransportInfo;
+
+/// This rank's region and its way to all ranks' devices.
+pub(super) struct Peers {
+    pub(super) own: Arc<Region>,
+    pub(super) links: Vec<Link>,
+    /// How many ranks of the communicator share this rank's device.
+    pub(super) sharing: u32,
+    /// Each rank's number among the device ranks of its host.
+    pub(super) seats: Vec<usize>,
+}
+
+/// The way to a rank.
+pub(super) enum Link {
+    /// Its region is at this address here, and stays there.
+    Direct { address: u64, _held: Held },
+    /// Through the host, and why.
+    Proxied(String),
+}
+
+/// What keeps a peer's region where it is.
+#[expect(dead_code, reason = "held for their drops")]
+pub(super) enum Held {
+    /// A thread of this process owns it, too; and the context of another device, whose memory may be used.
+    Region(Arc<Region>, Option<Context>),
+    /// It is mapped from another process.
+    Mapped(IpcMemory),
+}
+
+/// How all ranks tell all others something.
+pub(crate) type Gather<'a> = &'a dyn Fn(Vec<u8>) -> Result<Vec<Bytes>>;
+
+/// Which device a rank has.
+#[derive(Clone, Serialize, Deserialize)]
+struct Seat {
+    uuid: [u8; 16],
+    ordinal: i32,
+}
+
+/// Where a rank's region is.
+#[derive(Clone, Serialize, Deserialize)]
+struct Place {
+    address: u64,
+    /// For other processes.
+    shared: Option<(Vec<u8>, u64)>,
+}
+
+/// Agrees with all other ranks; nothing for a rank without a device. Blocks until all ranks have come.
+///
+/// # Errors
+///
+/// Of the driver; the ranks that do not come.
+pub(super) fn agree(
+    opened: Option<&Opened>,
+    me: Rank,
+    infos: &[TransportInfo],
+    view: impl Fn(u64) -> RegionView,
+    gather: Gather<'_>,
+) -> Result<Option<Peers>> {
+    let seat = opened.map(|opened| Seat { uuid: opened.uuid, ordinal: opened.context.device().ordinal() });
+    let seats: Vec<Option<Seat>> = told(&gather(bytes(&seat)?)?)?;
+    let here: Vec<Rank> = device_ranks(infos, &seats, me);
+    let own = opened.map(|opened| region(opened, &view, here.len())).transpose()?;
+    let place = opened.zip(own.as_ref()).map(|(opened, own)| place(opened, own));
+    let places: Vec<Option<Place>> = told(&gather(bytes(&place)?)?)?;
+    let peers: Vec<Theirs<'_>> = infos
+        .iter()
+        .zip(&seats)
+        .zip(&places)
+        .map(|((info, seat), place)| (info, seat.as_ref(), place.as_ref()))
+        .collect();
+    let reach = |rank: usize| match opened {
+        Some(opened) => reach(opened, (me, &infos[me.index()]), Rank(rank as u32), peers[rank]),
+        None => Err(format!("rank {me} works on host memory")),
+    };
+    let found: Vec<Result<(u64, Held), String>> = (0..infos.len()).map(reach).collect();
+    let refusals: Vec<Option<String>> = found.iter().map(|found| found.as_ref().err().cloned()).collect();
+    let votes: Vec<Vec<Option<String>>> = told(&gather(bytes(&refusals)?)?)?;
+    let (Some(opened), Some(own)) = (opened, own) else { return Ok(None) };
+    let link = |(rank, found): (usize, Result<(u64, Held), String>)| {
+        let refused = votes.get(rank).and_then(|vote| vote.get(me.index()).cloned().flatten());
+        match (found, refused) {
+            (Ok((address, held)), None) => Link::Direct { address, _held: held },
+            (Err(reason), _) | (_, Some(reason)) => Link::Proxied(reason),
+        }
+    };
+    let links = found.into_iter().enumerate().map(link).collect();
+    let same = |seat: &&Option<Seat>| seat.as_ref().is_some_and(|seat| seat.uuid == opened.uuid);
+    let on_host = |rank: usize| {
+        let all = device_ranks(infos, &seats, Rank(rank as u32));
+        all.iter().position(|one| one.index() == rank).unwrap_or(0)
+    };
+    Ok(Some(Peers {
+        own,
+        links,
+        sharing: seats.iter().filter(same).count() as u32,
+        seats: (0..infos.len()).map(on_host).collect(),
+    }))
+}
+
+type Theirs<'a> = (&'a TransportInfo, Option<&'a Seat>, Option<&'a Place>);
+
+/// The ranks on the host of `rank` that have a device, in order.
+fn device_ranks(infos: &[TransportInfo], seats: &[Option<Seat>], rank: Rank) -> Vec<Rank> {
+    let host = &infos[rank.index()];
+    let here = |(_, (info, seat)): &(u32, (&TransportInfo, &Option<Seat>))| {
+        seat.is_some() && info.is_on_host_of(host)
+    };
+    (0..).zip(infos.iter().zip(seats)).filter(here).map(|(rank, _)| Rank(rank)).collect()
+}
+
+/// This rank's region, cleared, and known to the other threads of the process.
+fn region(opened: &Opened, view: &impl Fn(u64) -> RegionView, ranks: usize) -> Result<Arc<Region>> {
+    let memory = DeviceMemory::new(&opened.context, view(0).bytes(ranks).max(BlockShape::LEAST_BYTES))
+        .map_err(failed)?;
+    let stream = Stream::new(&opened.context, 0).map_err(failed)?;
+    memory.fill(0, &stream).and_then(|()| stream.synchronize()).map_err(failed)?;
+    let region = Arc::new(Region::new(memory));
+    let mut known = lock();
+    known.retain(|region| region.strong_count() > 0);
+    known.push(Arc::downgrade(&region));
+    Ok(region)
+}
+
+fn place(opened: &Opened, own: &Region) -> Place {
+    let shared = SharedMemory::of(&opened.context, own.address());
+    let shared = shared
+        .inspect_err(|error| tracing::debug!(%error, "other processes will not reach this device's memory"));
+    let shared = shared.ok().map(|shared| (shared.handle.to_vec(), shared.offset_bytes));
+    Place { address: own.address(), shared }
+}
+
+/// Where a peer's region is here; or why it is not.
+fn reach(
+    opened: &Opened,
+    (me, mine): (Rank, &TransportInfo),
+    rank: Rank,
+    (info, seat, place): Theirs<'_>,
+) -> Result<(u64, Held), String> {
+    let (Some(seat), Some(place)) = (seat, place) else {
+        return Err(format!("rank {rank} works on host memory"));
+    };
+    if !info.is_on_host_of(mine) {
+        return Err(format!("another host, {}", info.process.host_name));
+    }
+    let same_process =
+        (info.process.number, info.process.namespace) == (mine.process.number, mine.process.namespace);
+    if rank != me && opened.avoids_peers {
+        return Err("CCL_P2P_DISABLE".to_owned());
+    }
+    if same_process {
+        let known = lock().iter().filter_map(Weak::upgrade).find(|region| region.address() == place.address);
+        let region = known.ok_or_else(|| "its region is gone".to_owned())?;
+        let context = if seat.uuid == opened.uuid { None } else { Some(peer_context(opened, seat)?) };
+        return Ok((place.address, Held::Region(region, context)));
+    }
+    let (handle, offset_bytes) =
+        place.shared.as_ref().ok_or("its driver shares no memory between processes")?;
+    let handle = handle.as_slice().try_into().map_err(|_| "its handle has another length")?;
+    let shared = SharedMemory { handle, offset_bytes: *offset_bytes };
+    let mapped = IpcMemory::open(&opened.context, &shared).map_err(|error| error.to_string())?;
+    Ok((mapped.address(), Held::Mapped(mapped)))
+}
+
+/// The context of another device of this process, whose memory this rank's kernels may use from now on.
+fn peer_context(opened: &Opened, seat: &Seat) -> Result<Context, String> {
+    let text = |error: ccl_cuda::Error| error.to_string();
+    let devices = opened.context.driver().devices().map_err(text)?;
+    let same = |device: &&Device| device.uuid().is_ok_and(|uuid| uuid == seat.uuid);
+    let device =
+        devices.iter().find(same).ok_or_else(|| format!("device {} is not visible here", seat.ordinal))?;
+    if !opened.context.device().link_to(device).map_err(text)?.access {
+        return Err(format!(
+            "no peer access between devices {} and {}",
+            opened.context.device().ordinal(),
+            seat.ordinal
+        ));
+    }
+    let context = Context::primary(device).map_err(text)?;
+    opened.context.enable_peer(&context).map_err(text)?;
+    Ok(context)
+}
+
+fn bytes<T: Serialize>(value: &T) -> Result<Vec<u8>> {
+    postcard::to_stdvec(value).map_err(|error| Error::bug(format!("what ranks say of devices: {error}")))
+}
+
+fn told<T: DeserializeOwned>(all: &[Bytes]) -> Result<Vec<T>> {
+    let one = |(rank, bytes): (u32, &Bytes)| {
+        postcard::from_bytes(bytes).map_err(|error| {
+            let cause = format!("expected what rank {rank} says of its device, found {error}");
+            Error::new(Fault::Remote { rank: Rank(rank) }, cause, "run the same version of ccl on every rank")
+        })
+    };
+    (0..).zip(all).map(one).collect()
+}
+
+/// The regions of this process's ranks.
+static REGIONS: Mutex<Vec<Weak<Region>>> = Mutex::new(Vec::new());
+
+fn lock() -> std::sync::MutexGuard<'static, Vec<Weak<Region>>> {
+    REGIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}

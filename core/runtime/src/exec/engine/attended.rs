@@ -1,0 +1,172 @@
+//! Calls that somebody must be told of: a profiler, or the device that carries them out.
+
+use std::sync::Arc;
+
+use ccl_plan::Rank;
+use ccl_plan::layout::Tables;
+
+use super::Engine;
+use crate::error::{Error, Fault, Result};
+use crate::exec::device::{Addresses, Call, DeviceEngine, Staged};
+use crate::exec::host::{Operation, OwnedTables, Poll, Reason, is_message};
+use crate::request::{Bound, Buffers, Request};
+use crate::stream::{Gate, Stream};
+use crate::transport;
+
+impl Engine {
+    /// [`Engine::run`] where somebody must be told; nothing if nobody wants to know of this call.
+    #[cold]
+    pub(super) fn run_attended(&mut self, request: &mut Request<'_>) -> Option<Result<()>> {
+        if self.device.is_some() {
+            return Some(self.stage(request, None).and_then(|()| self.finish()));
+        }
+        if !self.profile.as_mut().is_some_and(|profile| profile.heeds(request.collective)) {
+            return None;
+        }
+        self.launch(request, 0);
+        let outcome = self.run_through::<true>(request);
+        self.land();
+        Some(outcome)
+    }
+
+    /// The device that this rank works on.
+    pub(crate) fn device(&self) -> Option<&DeviceEngine> {
+        self.device.as_deref()
+    }
+
+    /// How a peer is reached, and why.
+    pub(crate) fn path(&self, peer: Rank) -> Result<transport::Path> {
+        let path = self.fabric.path(peer)?;
+        let Some(device) = &self.device else { return Ok(path) };
+        Ok(match device.why_proxied(peer) {
+            None => transport::Path::new(transport::PathKind::P2p, "the devices reach each other"),
+            Some(reason) => {
+                transport::Path { reason: format!("{}; through the host: {reason}", path.reason), ..path }
+            }
+        })
+    }
+
+    /// Queues a call on host memory for the device: it is copied there and back.
+    pub(super) fn stage(&mut self, request: &mut Request<'_>, gate: Option<Gate>) -> Result<()> {
+        let bound = self.check(request)?;
+        let staged = staged(&mut request.buffers, &bound);
+        let call = self.number(bound, request.tables().as_ref())?;
+        match &mut self.device {
+            Some(device) => device.stage(call, staged, gate),
+            None => return Err(Error::bug("a call is staged for no device")),
+        }
+        self.poll().map(drop)
+    }
+
+    /// Starts a call on memory given by address: on the device's stream, or here like any other if the rank works on
+    /// host memory.
+    pub(crate) fn start_at(
+        &mut self,
+        request: &mut Request<'_>,
+        at: Addresses<'_>,
+        (stream, gate, is_grouped): (&Stream, Option<Gate>, bool),
+    ) -> Result<()> {
+        let bound = request.bind_at(at, self.rank, self.n);
+        let bound = bound.map_err(|error| error.on(self.rank).during(request.collective.name()))?;
+        if self.device.is_none() {
+            return self.submit_bound(bound, request.tables().as_ref(), gate);
+        }
+        let queue = stream.device().ok_or_else(|| {
+            let advice = "make it by Stream::on_device or Stream::cuda";
+            Error::usage(
+                "expected a CUDA stream for a rank that works on a device, found a host stream",
+                advice,
+            )
+        })?;
+        let call = self.number(bound, request.tables().as_ref())?;
+        let Some(device) = &mut self.device else { return Err(Error::bug("a device went away")) };
+        let name = call.bound.collective.name();
+        let enqueued = device.enqueue(call, queue, is_grouped, &mut self.fabric);
+        enqueued.map_err(|error| self.launch_failed(error.on(self.rank).during(name)))
+    }
+
+    /// A call of a device rank with what was decided of it, and its number.
+    fn number(&mut self, bound: Bound, tables: Option<&Tables<'_>>) -> Result<Call> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let decision = Arc::clone(self.plans.decide(&bound, tables, &mut self.fabric)?);
+        let mut owned = OwnedTables::default();
+        if let Some(tables) = tables {
+            owned.store(*tables);
+            owned.face_root(bound.collective, self.rank, bound.root);
+        }
+        let (sequence, tag) = self.numbers.next(&bound, &decision, &self.board);
+        Ok(Call { bound, tables: owned, decision, sequence, tag })
+    }
+
+    /// Queues a checked call of a rank that works on host memory.
+    fn submit_bound(&mut self, bound: Bound, tables: Option<&Tables<'_>>, gate: Option<Gate>) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let mut operation: Box<Operation> = self.blank(bound, tables)?;
+        if let Some(tables) = tables {
+            operation.tables.store(*tables);
+            operation.tables.face_root(bound.collective, self.rank, bound.root);
+        }
+        (operation.sequence, operation.tag) = self.numbers.next(&bound, &operation.decision, &self.board);
+        self.queue.push_back(super::Queued { operation, started: false, gate });
+        Ok(())
+    }
+
+    /// One round of a device's work.
+    pub(super) fn poll_device(&mut self) -> Result<Poll> {
+        self.look_for_alarm()?;
+        let Some(device) = &mut self.device else { return Err(Error::bug("no device to poll")) };
+        let polled = device.poll(&mut self.fabric).map_err(|stop| stop.reason());
+        let polled = polled.map_err(|reason| self.device_stopped(reason))?;
+        self.fabric.progress()?;
+        Ok(match polled {
+            Poll::Done if !self.fabric.is_flushed() => Poll::Stalled,
+            polled => polled,
+        })
+    }
+
+    #[cold]
+    fn device_stopped(&mut self, reason: Reason) -> Error {
+        let call = self.device.as_ref().and_then(|device| device.oldest());
+        let (sequence, message) = call.map_or((0, false), |call| (call.sequence, is_message(&call.bound)));
+        let name = call.map(|call| call.bound.collective.name());
+        match reason {
+            Reason::Mismatch { peer, detail } if message => {
+                let advice =
+                    "give the send and the matching receive the same count and dtype, in the same order";
+                Error::new(Fault::Remote { rank: peer }, detail, advice).with_peer(peer)
+            }
+            Reason::Mismatch { peer, .. } => self.control.diagnose(sequence, Some(peer)).with_peer(peer),
+            Reason::Failed(error) => {
+                let error = error.on(self.rank);
+                self.control.report(name.map_or(error.clone(), |name| error.during(name)))
+            }
+        }
+    }
+
+    /// A launch that failed fails the communicator, unless nothing has happened: other ranks have begun theirs.
+    #[cold]
+    fn launch_failed(&mut self, error: Error) -> Error {
+        let error = self.control.report(error);
+        self.fail(error)
+    }
+}
+
+/// The host memory of a request that was bound so.
+fn staged(buffers: &mut Buffers<'_>, bound: &Bound) -> Staged {
+    match buffers {
+        Buffers::Separate { send, recv } => Staged {
+            send: (send.as_ptr(), send.len()),
+            recv: (recv.as_mut_ptr(), recv.len()),
+            in_place: None,
+        },
+        Buffers::InPlace(buffer) => {
+            let base = buffer.as_mut_ptr();
+            let offsets = (bound.send.addr() - base.addr(), bound.recv.addr() - base.addr());
+            Staged { send: (base, 0), recv: (base, buffer.len()), in_place: Some(offsets) }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+// The interpreter of programs: one kernel for every (dtype, operation, protocol), one thread block for every lane of every
+// channel, numbered channel * lanes + lane. All blocks of a launch must be resident at once.
+//
+// A block has workers, whole warps, and one thread more, which makes the next step while they carry out this one. For
+// each step
+//
+//     workers wait for its edges, if they are not known to be ready          a barrier, only then
+//     workers move data; the thread ahead makes the next step                a barrier
+//     one thread for each edge tells the other end
+#pragma once
+
+#include "edge_ll.h"
+#include "edge_ll128.h"
+#include "edge_simple.h"
+
+// Threads of a block at most, with the warp of the thread ahead.
+constexpr u32 MOST_THREADS = 544;
+
+// Waits until a counter says `least`; false if the kernels were ended meanwhile.
+CCL_DEVICE bool wait_for(const Block* block, const Step* step, const DeviceEdge* edge, const u64* counter, u64 least) {
+    u32 turns = 0;
+    for (;;) {
+        u64 seen = ld_acquire_sys(counter);
+        if (seen >= least) return true;
+        ccl_spin_hint(counter);
+        if (aborted(block, &turns)) {
+            fail(block, FAULT_ABORTED, step, edge, least, seen);
+            return false;
+        }
+    }
+}
+
+// What a slot holds, as in DeviceEdge::sizes.
+CCL_INLINE u64 size_word(const LaunchArgs& args, const Step* step) {
+    return static_cast<u64>(args.tag) << 32 | static_cast<u32>(step->bytes);
+}
+
+// One thread for each edge: waits until it is ready, and looks at what came.
+template <u32 Protocol>
+CCL_DEVICE bool admit(const Block* block, const LaunchArgs& args, Step* step, Site* site) {
+    const DeviceEdge* edge = site->edge;
+    if (edge == nullptr) return true;
+    if (!site->ready && !wait_for(block, step, edge, other_counter(edge), needed(edge, site->number))) return false;
+    if (edge->direction == SENDS) return true;
+    if (edge->sizes != 0) {
+        u64 found = ld_relaxed_sys(at<u64>(edge->sizes) + site->slot);
+        if (found != size_word(args, step) && !CCL_PLANT(13)) {
+            fail(block, FAULT_OTHER_MESSAGE, step, edge, size_word(args, step), found);
+            return false;
+        }
+    }
+    if (edge->lent != 0) {
+        u64 lent = ld_relaxed_sys(at<u64>(edge->lent) + site->slot);
+        if (lent != 0) {
+            site->address = lent + edge->lent_shift;
+            site->unit = unit_of(site->address);
+        }
+    }
+    return true;
+}
+
+// One thread for each edge: says that the step is done. What was read has been folded or stored by all threads, and what
+// was stored is behind the barrier that this thread has met them at, so the release covers it.
+template <u32 Protocol>
+CCL_DEVICE void tell(const Block* block, const LaunchArgs& args, const Step* step, const Site* site) {
+    const DeviceEdge* edge = site->edge;
+    if (edge == nullptr) return;
+    u64 done = site->number + 1;
+    if (edge->direction == RECEIVES) {
+        // Pairs with the acquire in `wait_for` or `edge_site` of the sender. Nothing of ours follows from it.
+        u64* head = at<u64>(CCL_PLANT(8) ? at<DeviceEdge>(block->comm.edges)->head : edge->head);
+        st_relaxed_sys(head, done);
+        return;
+    }
+    if (edge->sizes != 0) st_relaxed_sys(at<u64>(edge->sizes) + site->slot, size_word(args, step));
+    if (edge->lent != 0) st_relaxed_sys(at<u64>(edge->lent) + site->slot, site->lent ? site->address : 0);
+    if (Protocol == PROTOCOL_SIMPLE || edge->sizes != 0) {
+        // Pairs with the acquire of the receiver.
+        if (CCL_PLANT(16)) {
+            st_relaxed_sys(at<u64>(edge->tail), done);
+        } else {
+            st_release_sys(at<u64>(edge->tail), done);
+        }
+    }
+}
+
+// The site that thread `index` waits for and tells; null if it has none.
+CCL_INLINE Site* site_of(Step* step, u32 index) {
+    if (index < FIRST_OUTPUT) return index < step->inputs ? &step->sites[index] : nullptr;
+    return index < FIRST_OUTPUT + step->outputs ? &step->sites[index] : nullptr;
+}
+
+// Waits until every lane of the channel is here; by one thread. False if the kernels were ended meanwhile.
+CCL_DEVICE bool meet(const Block* block, const Step* step) {
+    LaneBarrier* barrier = at<LaneBarrier>(block->comm.barriers) + block->channel;
+    u32 met = ld_acquire_gpu(&barrier->met);
+    // Releases what this block has stored; the last to arrive acquires it from all and releases it with `met`.
+    u32 before = CCL_PLANT(18) ? atomic_add_relaxed_gpu(&barrier->arrived, 1u) : atomic_add_acq_rel_gpu(&barrier->arrived, 1u);
+    if (before + 1 == block->plan.lanes) {
+        st_relaxed_gpu(&barrier->arrived, 0u);
+        st_release_gpu(&barrier->met, met + 1);
+        return true;
+    }
+    u32 turns = 0;
+    while (ld_acquire_gpu(&barrier->met) == met && !CCL_PLANT(11)) {
+        ccl_spin_hint(&barrier->met);
+        if (aborted(block, &turns)) {
+            fail(block, FAULT_ABORTED, step, nullptr, block->plan.lanes, before + 1);
+            return false;
+        }
+    }
+    return true;
+}
+
+// Waits until peers have read all that was lent to them; by one thread.
+CCL_DEVICE bool await_readers(Block* block, const Step* step) {
+    while (block->lending != 0) {
+        DeviceEdge* edge = at<DeviceEdge>(block->comm.edges) + (block->lending - 1);
+        if (!CCL_PLANT(12) && !wait_for(block, step, edge, at<u64>(edge->head), edge->done)) return false;
+        block->lending = edge->lending & 0xffffffffull;
+        edge->lending = 0;
+    }
+    return true;
+}
+
+// Before a step's data is moved; false if the block gives up.
+template <u32 Protocol>
+CCL_DEVICE bool enter_step(const Block* block, const LaunchArgs& args, Step* step, Worker worker) {
+    bool stays = true;
+    if (step->action == ACTION_BARRIER) {
+        if (worker.index == 0) stays = meet(block, step);
+    } else if (Site* site = site_of(step, worker.index)) {
+        stays = admit<Protocol>(block, args, step, site);
+    }
+    return stays;
+}
+
+template <class D, class Op, u32 Protocol>
+CCL_INLINE bool move_data(const Block* block, const Step* step, Worker worker) {
+    if (Protocol == PROTOCOL_LL) return move_ll<D, Op>(block, step, worker);
+    if (Protocol == PROTOCOL_LL128) return move_ll128<D, Op>(block, step, worker);
+    return move_simple<D, Op>(block, step, worker);
+}
+
+// Copies words to shared memory, all threads together.
+CCL_INLINE void copy_words(void* to, u64 from, u32 bytes) {
+    for (u32 i = ccl_thread(); i < bytes / 8; i += ccl_threads()) {
+        static_cast<u64*>(to)[i] = at<u64>(from)[i];
+    }
+}
+
+// By the thread ahead: whether the program is one that this launch can run, and where its lane begins.
+template <class D, class Op>
+CCL_DEVICE bool prepare(Block* block, const LaunchArgs& args, Step* step) {
+    const ProgramHeader* header = reinterpret_cast<const ProgramHeader*>(block->program);
+    u32 lanes = block->plan.lanes;
+    step->instruction = 0;
+    bool known = header->magic == PROGRAM_MAGIC && header->version == PROGRAM_VERSION && header->lanes == lanes;
+    known = known && block->plan.program_bytes <= PROGRAM_MOST_BYTES && (!Op::FINISHES || sizeof(typename D::Bits) == args.element_bytes);
+    if (!known || lanes == 0 || ccl_blocks() != lanes * args.channels) {
+        fail(block, FAULT_UNREADABLE, step, nullptr, lanes * args.channels, ccl_blocks());
+        return false;
+    }
+    block->channel = ccl_block() / lanes;
+    block->lane = ccl_block() % lanes;
+    block->cell_bytes = rounded_up(args.chunk_count * args.element_bytes, 16);
+    u64 lane_bytes = block->plan.scratch_cells * block->cell_bytes;
+    block->scratch = block->comm.scratch + ccl_block() * lane_bytes;
+    if (lane_bytes * ccl_blocks() > block->comm.scratch_bytes) {
+        fail(block, FAULT_SCRATCH_TOO_SMALL, step, nullptr, lane_bytes * ccl_blocks(), block->comm.scratch_bytes);
+        return false;
+    }
+    block->lending = 0;
+    block->scalar = 0;
+    if constexpr (Op::FINISHES) block->scalar = D::from_scalar(args.scalar_bits);
+    start_cursor(&block->cursor, block->program, args, &block->plan, &block->comm, block->channel, block->lane);
+    return true;
+}
+
+// Brings everything to shared memory and makes the first step.
+template <class D, class Op, u32 Protocol>
+CCL_DEVICE void begin(Block* block, const LaunchArgs& args, bool ahead) {
+    copy_words(&block->comm, args.comm, sizeof(DeviceComm));
+    copy_words(&block->plan, args.plan, sizeof(DevicePlan));
+    ccl_sync();
+    copy_words(block->program, block->plan.program, static_cast<u32>(least(block->plan.program_bytes, PROGRAM_MOST_BYTES)));
+    ccl_sync();
+    if (ahead) {
+        if (prepare<D, Op>(block, args, &block->steps[0])) {
+            make_step<D, Op, Protocol>(block, args, &block->steps[0]);
+        } else {
+            block->steps[0].action = ACTION_FAULT;
+        }
+    }
+    ccl_sync();
+}
+
+// The kernel's body.
+template <class D, class Op, u32 Protocol>
+CCL_DEVICE void interpret(const LaunchArgs& args) {
+    CCL_SHARED(Block, block);
+    Worker worker = {ccl_thread(), (ccl_threads() - 1) / CCL_WARP * CCL_WARP};
+    bool works = worker.index < worker.all;
+    bool ahead = worker.index == worker.all;
+    begin<D, Op, Protocol>(block, args, ahead);
+    u32 now = 0;
+    while (block->steps[now].action == ACTION_MOVE || block->steps[now].action == ACTION_BARRIER) {
+        Step* step = &block->steps[now];
+        u32 next = now == 2 || (now == 1 && CCL_PLANT(15)) ? 0 : now + 1;
+        bool stays = true;
+        if (ahead) make_step<D, Op, Protocol>(block, args, &block->steps[next]);
+        if (step->gated || step->action == ACTION_BARRIER) {
+            if (works) stays = enter_step<Protocol>(block, args, step, worker);
+            if (!CCL_PLANT(6) && ccl_sync_or(!stays)) return;
+        }
+        Site* site = works ? site_of(step, worker.index) : nullptr;
+        bool early = site != nullptr && site->edge != nullptr && CCL_PLANT(site->edge->direction == RECEIVES ? 2 : 3);
+        if (early) tell<Protocol>(block, args, step, site);
+        if (works && step->action == ACTION_MOVE) stays = move_data<D, Op, Protocol>(block, step, worker);
+        if (ccl_sync_or(!stays)) return;
+        if (step->action == ACTION_MOVE && site != nullptr && !early) tell<Protocol>(block, args, step, site);
+        now = next;
+    }
+    if (worker.index == 0 && block->steps[now].action == ACTION_DONE) await_readers(block, &block->steps[now]);
+}

@@ -1,0 +1,336 @@
+// A step: one Move for one setting of the loop variables, with addresses looked up. One thread makes it, ahead of time;
+// all threads of the block carry it out.
+#pragma once
+
+#include "cursor.h"
+#include "reduce.h"
+
+enum Action : u32 {
+    ACTION_DONE = 0,
+    ACTION_MOVE = 1,
+    ACTION_BARRIER = 2,
+    ACTION_FAULT = 3,
+};
+
+// How an operand's pieces lie.
+enum Lies : u32 {
+    LIES_ALONG = 0,   // one after the other
+    LIES_BLOCKS = 1,  // in blocks of a user buffer
+    LIES_CELLS = 2,   // in cells of scratch
+};
+
+// An operand.
+struct Site {
+    // Of the first piece; of the first of all blocks where pieces lie in blocks; of an edge's slot.
+    u64 address;
+    // From one block or cell to the next.
+    u64 stride;
+    // Of an edge: the message's number from 0, and where in the queue its slot is.
+    u64 number;
+    DeviceEdge* edge;
+    u32 slot;
+    u32 lies;
+    // The place of the first block.
+    u32 place;
+    // Bytes that may be read or written at once wherever they are a multiple of that from the start: up to 16.
+    u32 unit;
+    // Whether the edge is known to hold the message, or to have room for it.
+    bool ready;
+    // Of an output: the payload is lent, at `address`; nothing is stored.
+    bool lent;
+};
+
+struct Step {
+    u32 action;
+    u32 instruction;
+    u64 bytes;
+    u64 pieces;
+    u64 piece_bytes;
+    Spread spread;
+    Finish finish;
+    u32 inputs;
+    // Outputs that are stored; those that lend come after them.
+    u32 stored;
+    u32 outputs;
+    // Whether an edge must be waited for or looked at before data is moved.
+    bool gated;
+    Site sites[8];
+};
+
+// Of `sites`: inputs first.
+constexpr u32 FIRST_OUTPUT = 4;
+
+// What all threads of a block share.
+struct Block {
+    alignas(16) u8 program[PROGRAM_MOST_BYTES];
+    // One that is carried out, one that is being made, one whose edges are still told.
+    Step steps[3];
+    Cursor cursor;
+    DeviceComm comm;
+    DevicePlan plan;
+    u32 channel;
+    u32 lane;
+    u64 cell_bytes;
+    u64 scratch;
+    u64 scalar;
+    // The last edge that lent, as its number plus 1.
+    u64 lending;
+};
+
+static_assert(sizeof(Block) <= 8192, "SHARED_BYTES of shape.rs");
+
+template <class T>
+CCL_INLINE T* at(u64 address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// Says what went wrong, if nobody has before, and ends all kernels of this rank.
+CCL_DEVICE void fail(const Block* block, u32 code, const Step* step, const DeviceEdge* edge, u64 expected, u64 found) {
+    DeviceError* error = at<DeviceError>(block->comm.error);
+    if (atomic_cas_acq_rel_sys(&error->claimed, 0u, 1u) == 0) {
+        st_relaxed_sys(&error->instruction, step->instruction);
+        st_relaxed_sys(&error->peer, edge != nullptr ? edge->peer : 0xffffffffu);
+        st_relaxed_sys(&error->channel, block->channel);
+        st_relaxed_sys(&error->lane, block->lane);
+        st_relaxed_sys(&error->edge, edge != nullptr ? edge->tag + 256 * edge->direction : 0);
+        st_relaxed_sys(&error->expected, expected);
+        st_relaxed_sys(&error->found, found);
+        st_release_sys(&error->code, code);
+    }
+    st_release_sys(at<u32>(block->comm.abort), 1u);
+}
+
+// Whether somebody has ended all kernels: asked now and then by those who wait.
+CCL_INLINE bool aborted(const Block* block, u32* turns) {
+    *turns += 1;
+    return *turns % 64 == 0 && !CCL_PLANT(10) && ld_relaxed_sys(at<u32>(block->comm.abort)) != 0;
+}
+
+// Where piece `piece` of an operand is.
+CCL_INLINE u64 distance(const Spread& spread, u64 piece) {
+    return piece / spread.run * magnitude(spread.every) + piece % spread.run;
+}
+
+CCL_DEVICE u64 piece_address(const Block* block, const Step* step, const Site* site, u64 piece) {
+    if (site->lies == LIES_ALONG) return site->address + piece * step->piece_bytes;
+    if (site->lies == LIES_CELLS) {
+        return site->address + (step->spread.of_cells ? distance(step->spread, piece) : piece) * site->stride;
+    }
+    i64 far = static_cast<i64>(distance(step->spread, piece));
+    i64 place = wrapped(site->place + (step->spread.every < 0 ? -far : far), block->cursor.vars.n);
+    return site->address + rank_at(&block->cursor, place) * site->stride;
+}
+
+// Making steps.
+
+// The largest power of two up to 16 that divides all numbers that these bits are the union of.
+CCL_INLINE u32 unit_of(u64 bits) {
+    u32 low = static_cast<u32>(bits) | 16;
+    return low & (0 - low);
+}
+
+// A user buffer's range, from element `start` of the block at `place`.
+CCL_DEVICE void user_site(Block* block, const LaunchArgs& args, Site* site, bool is_input, i64 place, const Step* step,
+                          u64 start) {
+    const Cursor* cursor = &block->cursor;
+    u64 size = args.element_bytes;
+    u32 rank = rank_at(cursor, place);
+    u32 shape = is_input ? cursor->input_shape : cursor->output_shape;
+    u64 offset = (block_offset(cursor, shape, is_input ? 1 : 3, rank) + start) * size;
+    u64 buffer = is_input ? args.input : args.output;
+    site->lies = LIES_ALONG;
+    site->address = buffer + offset;
+    if (step->pieces > 1 && !is_whole(cursor) && cursor->count > 0) {
+        u64 block_bytes = cursor->count * size;
+        site->lies = LIES_BLOCKS;
+        site->address = buffer + offset % block_bytes;
+        site->stride = block_bytes;
+        site->place = place_of(cursor, static_cast<u32>(offset / block_bytes));
+    }
+}
+
+// Which of the queue's slots a message is in.
+CCL_INLINE u32 slot_of(u64 number, u32 slots) {
+    if ((slots & (slots - 1)) == 0) return static_cast<u32>(number) & (slots - 1);
+    return static_cast<u32>(number % slots);
+}
+
+// Whether the other end's counter says that this end may go on with a message.
+CCL_INLINE u64 needed(const DeviceEdge* edge, u64 number) {
+    if (edge->direction == RECEIVES) return number + 1;
+    return number + 1 > edge->slot_count ? number + 1 - edge->slot_count : 0;
+}
+
+template <u32 Protocol>
+CCL_INLINE bool must_wait(const DeviceEdge* edge) {
+    // Lines bring their own flags; proxies count messages under every protocol.
+    return edge->direction == SENDS ? !CCL_PLANT(1) : Protocol == PROTOCOL_SIMPLE || edge->sizes != 0;
+}
+
+CCL_INLINE const u64* other_counter(const DeviceEdge* edge) {
+    return at<u64>(edge->direction == RECEIVES ? edge->tail : edge->head);
+}
+
+// False if there is no such edge, or the message does not fit it.
+template <u32 Protocol>
+CCL_DEVICE bool edge_site(Block* block, Site* site, Step* step, u32 direction, u32 peer, u32 tag) {
+    const DeviceComm* comm = &block->comm;
+    u32 number = NO_EDGE;
+    if (peer < comm->n && tag < comm->tags && block->channel < comm->channels) {
+        u64 index = (static_cast<u64>(peer) * comm->channels + block->channel) * comm->tags + tag;
+        number = at<u32>(comm->edge_index)[index * 2 + direction];
+    }
+    if (number == NO_EDGE) {
+        fail(block, FAULT_NO_EDGE, step, nullptr, peer, tag + 256 * direction);
+        return false;
+    }
+    DeviceEdge* edge = at<DeviceEdge>(comm->edges) + number;
+    if (edge->protocol != Protocol) {
+        fail(block, FAULT_OTHER_PROTOCOL, step, edge, Protocol, edge->protocol);
+        return false;
+    }
+    if (step->bytes > edge->slot_bytes) {
+        fail(block, FAULT_SLOT_TOO_SMALL, step, edge, step->bytes, edge->slot_bytes);
+        return false;
+    }
+    site->edge = edge;
+    site->number = edge->done;
+    if (!CCL_PLANT(7)) edge->done = site->number + 1;
+    site->slot = slot_of(site->number, edge->slot_count);
+    site->address = edge->slots + static_cast<u64>(site->slot) * edge->stride_bytes;
+    site->lies = LIES_ALONG;
+    site->unit = 16;
+    site->ready = !must_wait<Protocol>(edge) || needed(edge, site->number) <= edge->seen;
+    if (!site->ready) {
+        edge->seen = ld_acquire_sys(other_counter(edge));
+        site->ready = needed(edge, site->number) <= edge->seen;
+    }
+    bool looked_at = direction == RECEIVES && (edge->sizes != 0 || edge->lent != 0);
+    step->gated |= !site->ready || looked_at;
+    return true;
+}
+
+template <u32 Protocol>
+CCL_DEVICE bool operand_site(Block* block, const LaunchArgs& args, Site* site, Step* step, u32 operand, i64 index,
+                             u64 start) {
+    Cursor* cursor = &block->cursor;
+    const ProgramOperand* at = cursor->operands + operand;
+    site->edge = nullptr;
+    site->ready = true;
+    site->lent = false;
+    site->stride = 0;
+    if (at->space <= SPACE_OUT) {
+        i64 place = at->expr == NO_EXPR ? index : value_of(cursor, at->expr);
+        user_site(block, args, site, at->space == SPACE_IN, place, step, start);
+    } else if (at->space == SPACE_SCRATCH) {
+        site->lies = step->pieces > 1 ? LIES_CELLS : LIES_ALONG;
+        site->stride = block->cell_bytes;
+        site->address = block->scratch + static_cast<u64>(value_of(cursor, at->expr)) * block->cell_bytes;
+    } else {
+        u32 direction = at->space == SPACE_FROM ? RECEIVES : SENDS;
+        return edge_site<Protocol>(block, site, step, direction, rank_at(cursor, value_of(cursor, at->expr)), at->tag);
+    }
+    site->unit = unit_of(site->address | (site->lies == LIES_ALONG ? 0 : site->stride | step->piece_bytes));
+    return true;
+}
+
+// Lends, on direct edges, what this rank keeps or only passes on. Those outputs go behind the others.
+CCL_DEVICE void lend(Block* block, Step* step, const ProgramMove* move) {
+    Cursor* cursor = &block->cursor;
+    u64 kept = 0;
+    for (u32 i = 0; i < move->outputs && kept == 0; ++i) {
+        if (cursor->operands[move->output_ids[i]].space == SPACE_OUT) kept = step->sites[FIRST_OUTPUT + i].address;
+    }
+    bool unchanged = move->inputs == 1 && step->finish.scaled == 0 && step->finish.n == 0;
+    if (kept == 0 && unchanged && cursor->operands[move->input_ids[0]].space <= SPACE_OUT) kept = step->sites[0].address;
+    if (kept == 0 || step->pieces > 1) return;
+    u32 stored = 0;
+    for (u32 i = 0; i < step->outputs; ++i) {
+        Site* site = &step->sites[FIRST_OUTPUT + i];
+        if (site->edge != nullptr && site->edge->lent != 0) {
+            site->lent = true;
+            site->address = kept;
+            DeviceEdge* edge = site->edge;
+            if (edge->lending >> 32 == 0) {
+                edge->lending = 1ull << 32 | block->lending;
+                block->lending = static_cast<u64>(edge - at<DeviceEdge>(block->comm.edges)) + 1;
+            }
+        } else {
+            Site other = step->sites[FIRST_OUTPUT + stored];
+            step->sites[FIRST_OUTPUT + stored++] = *site;
+            if (stored <= i) *site = other;
+        }
+    }
+    step->stored = stored;
+}
+
+template <class D, class Op, u32 Protocol>
+CCL_DEVICE void make_move(Block* block, const LaunchArgs& args, Step* step, const ProgramMove* move, i64 index,
+                          u64 start) {
+    u32 scaled = 0;
+    for (u32 i = 0; i < move->inputs; ++i) {
+        bool is_own = block->cursor.operands[move->input_ids[i]].space == SPACE_IN;
+        scaled |= is_own && (move->finish & FINISH_PRE) && (args.flags & LAUNCH_SCALES) ? 1u << i : 0;
+        if (!operand_site<Protocol>(block, args, &step->sites[i], step, move->input_ids[i], index, start)) {
+            step->action = ACTION_FAULT;
+            return;
+        }
+    }
+    for (u32 i = 0; i < move->outputs; ++i) {
+        Site* site = &step->sites[FIRST_OUTPUT + i];
+        if (!operand_site<Protocol>(block, args, site, step, move->output_ids[i], index, start)) {
+            step->action = ACTION_FAULT;
+            return;
+        }
+    }
+    step->inputs = move->inputs;
+    step->outputs = move->outputs;
+    step->stored = move->outputs;
+    bool divides = (move->finish & FINISH_POST) && (args.flags & LAUNCH_DIVIDES);
+    step->finish = {scaled, divides ? block->comm.n : 0, block->scalar};
+    if (Protocol == PROTOCOL_SIMPLE && (args.flags & LAUNCH_LENDS)) lend(block, step, move);
+}
+
+// A signal or wait: a message without payload.
+template <u32 Protocol>
+CCL_DEVICE void make_meeting(Block* block, const LaunchArgs& args, Step* step, const ProgramMeeting* meeting) {
+    bool sends = meeting->opcode == OP_SIGNAL;
+    Site* site = &step->sites[sends ? FIRST_OUTPUT : 0];
+    step->inputs = sends ? 0 : 1;
+    step->outputs = sends ? 1 : 0;
+    step->stored = step->outputs;
+    step->finish = {0, 0, 0};
+    if (!operand_site<Protocol>(block, args, site, step, meeting->operand, 0, 0)) step->action = ACTION_FAULT;
+}
+
+// The next step of the lane. Skips Moves of empty ranges.
+template <class D, class Op, u32 Protocol>
+CCL_DEVICE void make_step(Block* block, const LaunchArgs& args, Step* step) {
+    Cursor* cursor = &block->cursor;
+    while (const ProgramMove* move = next_instruction(cursor)) {
+        step->instruction = cursor->at - 1;
+        step->action = ACTION_MOVE;
+        step->gated = false;
+        step->bytes = 0;
+        step->pieces = 1;
+        step->piece_bytes = 0;
+        if (move->opcode == OP_BARRIER) {
+            step->action = ACTION_BARRIER;
+            return;
+        }
+        if (move->opcode != OP_MOVE) {
+            make_meeting<Protocol>(block, args, step, reinterpret_cast<const ProgramMeeting*>(move));
+            return;
+        }
+        i64 index = value_of(cursor, move->index);
+        Stretch stretch;
+        if (!stretch_of(cursor, move, index, &stretch)) continue;
+        step->bytes = stretch.count * args.element_bytes;
+        step->pieces = stretch.pieces;
+        step->piece_bytes = stretch.piece_count * args.element_bytes;
+        step->spread = stretch.spread;
+        make_move<D, Op, Protocol>(block, args, step, move, index, stretch.start);
+        return;
+    }
+    step->action = ACTION_DONE;
+}

@@ -1,0 +1,23 @@
+//! What runs on devices: the interpreter of programs, and where its images come from.
+//!
+//! One kernel family carries out every program that [`ccl_plan`] makes. It is a template over dtype, reduce operation
+//! and protocol, never over algorithm: [`shape`] says which kernel serves a call and what it needs, [`layout`] what it
+//! finds in memory. The sources are in `kernels/cuda`.
+//!
+//! ```
+//! use ccl_kernels::shape::{self, Protocol};
+//! use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp};
+//!
+//! let plan = Plan::new(Collective::AllReduce, Algorithm::Ring, 4).unwrap();
+//! let program = plan.program(Place(1), Place(0)).check(4).unwrap();
+//! let kernel = shape::kernel_name(program.collective, Dtype::Bf16, ReduceOp::Average, Protocol::Ll);
+//! assert_eq!(kernel, "ccl_interpret_bf16_sum_ll");
+//! let edges = shape::edges(&program, 4, Rank(1), Rank(0), None);
+//! assert_eq!(edges.len(), 2);
+//! ```
+//!
+//! Deliberately not here: memory, streams and launches (`ccl-cuda`), and the choice of plans and protocols (`ccl`).
+
+pub mod layout;
+pub mod shape;
+pub mod special;
