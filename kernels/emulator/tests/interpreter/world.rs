@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use ccl_kernels::layout::{DeviceComm, DeviceEdge, DeviceError, Direction, LaunchArgs, NO_EDGE, bytes_of, edge_index, record_of};
+use ccl_kernels::layout::{
+    DeviceComm, DeviceEdge, DeviceError, Direction, LaunchArgs, NO_EDGE, bytes_of, edge_index, record_of,
+};
 use ccl_kernels::shape::{self, Protocol};
 use ccl_kernels_emulator::{Emulation, Guarded, Options, Report, kernel};
 use ccl_plan::machine::Stage;
@@ -88,7 +90,13 @@ impl<'a> World<'a> {
             // SAFETY: everything that the arguments point to lives in `self`, and no two launches share more than the
             // edges between them, whose ends are accessed as the protocol says.
             let added = unsafe {
-                emulation.add(kernel, seated.blocks, threads, shape::SHARED_BYTES as usize, bytes_of(&seated.args))
+                emulation.add(
+                    kernel,
+                    seated.blocks,
+                    threads,
+                    shape::SHARED_BYTES as usize,
+                    bytes_of(&seated.args),
+                )
             };
             added.expect("the kernel takes these arguments");
         }
@@ -169,11 +177,24 @@ impl<'a> World<'a> {
             tag: 77,
             channels: u32::from(case.channels),
             element_bytes: size as u32,
-            flags: shape::finish_flags(self.arithmetic.op) | if self.wiring.lends { LaunchArgs::LENDS } else { 0 },
+            flags: shape::finish_flags(self.arithmetic.op)
+                | if self.wiring.lends { LaunchArgs::LENDS } else { 0 },
             reserved: 0,
         };
         let blocks = shape::grid_blocks(seat.program, case.channels);
-        Seated { rank, edges, image, tables, user, comm, args, blocks, _kept: vec![index, scratch, barriers], error, abort }
+        Seated {
+            rank,
+            edges,
+            image,
+            tables,
+            user,
+            comm,
+            args,
+            blocks,
+            _kept: vec![index, scratch, barriers],
+            error,
+            abort,
+        }
     }
 
     fn tables(&self, rank: Rank) -> Guarded<u64> {
@@ -202,7 +223,8 @@ impl<'a> World<'a> {
                     Direction::Send => (rank, edge.peer),
                     Direction::Receive => (edge.peer, rank),
                 };
-                index[edge_index(shape, edge.peer, channel, edge.tag, edge.direction)] = (edges.len() / 128) as u32;
+                index[edge_index(shape, edge.peer, channel, edge.tag, edge.direction)] =
+                    (edges.len() / 128) as u32;
                 let end = DeviceEdge {
                     peer: edge.peer.0,
                     channel: u32::from(channel.0),
@@ -219,14 +241,22 @@ impl<'a> World<'a> {
 
     fn end(&mut self, name: (Rank, Rank, Channel, u8)) -> DeviceEdge {
         let Wiring { protocol, slots, spare_bytes, done, .. } = self.wiring;
-        let widest = (0..self.stage.case.n).filter_map(|rank| Some(self.stage.seat(Rank(rank))?.program.widest())).max();
-        let payload = widest.unwrap_or(1) * self.stage.case.chunk_count * self.arithmetic.dtype.size_bytes() + spare_bytes;
+        let widest = (0..self.stage.case.n)
+            .filter_map(|rank| Some(self.stage.seat(Rank(rank))?.program.widest()))
+            .max();
+        let payload = widest.unwrap_or(1) * self.stage.case.chunk_count * self.arithmetic.dtype.size_bytes()
+            + spare_bytes;
         let stride = protocol.stride_bytes(payload);
         let queue = self.queues.entry(name).or_insert_with(|| {
             let mut counters = Guarded::new(64);
             (counters[0], counters[32]) = (done, done);
             let each = Guarded::new(slots as usize);
-            Queue { slots: words(stride * slots as usize), counters, sizes: each, lent: Guarded::new(slots as usize) }
+            Queue {
+                slots: words(stride * slots as usize),
+                counters,
+                sizes: each,
+                lent: Guarded::new(slots as usize),
+            }
         });
         DeviceEdge {
             slots: address(&queue.slots),
