@@ -45,12 +45,7 @@ pub(crate) struct Call {
 
 impl Call {
     /// A call of this kind.
-    pub(crate) fn drawn(
-        collective: Collective,
-        algorithm: Algorithm,
-        protocol: Protocol,
-        seed: u64,
-    ) -> Option<Call> {
+    pub(crate) fn drawn(collective: Collective, algorithm: Algorithm, protocol: Protocol, seed: u64) -> Option<Call> {
         let mut draw = Draw::new(seed);
         let draw = &mut draw;
         let n = 2 + draw.below(5) as u32;
@@ -100,8 +95,7 @@ impl Call {
                 let Some(found) = world.memory(rank) else { continue };
                 let wanted = &expected[rank.index()].bytes;
                 if let Some(at) = (0..found.len()).find(|at| found[*at] != wanted[*at]) {
-                    let text =
-                        format!("rank {rank}, launch {launch}, byte {at}: {} for {}", found[at], wanted[at]);
+                    let text = format!("rank {rank}, launch {launch}, byte {at}: {} for {}", found[at], wanted[at]);
                     return Err(Failed::Wrong(text));
                 }
             }
@@ -155,11 +149,7 @@ fn memory(stage: &Stage<'_>, rank: Rank, dtype: Dtype, draw: &mut Draw) -> Memor
         Shape::Whole => layout.count,
         _ => (0..layout.n)
             .map(|r| {
-                let offset = if side == ExtentOf::SendBlock {
-                    layout.input_offset(Rank(r))
-                } else {
-                    layout.output_offset(Rank(r))
-                };
+                let offset = if side == ExtentOf::SendBlock { layout.input_offset(Rank(r)) } else { layout.output_offset(Rank(r)) };
                 offset + layout.block_count(side, Rank(r))
             })
             .max()

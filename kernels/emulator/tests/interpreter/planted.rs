@@ -14,41 +14,17 @@ const MOST_SEEDS: u64 = 60;
 /// The number in the source, what is wrong, and a kind of call in which it matters.
 const PLANTED: [(u32, &str, Collective, Algorithm, Protocol); 13] = [
     (1, "credits are ignored", Collective::Broadcast, Algorithm::Ring, Protocol::Simple),
-    (
-        2,
-        "a credit is given before all threads have read",
-        Collective::Broadcast,
-        Algorithm::Ring,
-        Protocol::Simple,
-    ),
+    (2, "a credit is given before all threads have read", Collective::Broadcast, Algorithm::Ring, Protocol::Simple),
     (3, "a message is counted before it is there", Collective::AllReduce, Algorithm::Ring, Protocol::Simple),
     (4, "only the first flag of a line is looked at", Collective::AllReduce, Algorithm::Ring, Protocol::Ll),
     (5, "flags are the same in every round of slots", Collective::Broadcast, Algorithm::Ring, Protocol::Ll),
-    (
-        5,
-        "flags are the same in every round of slots",
-        Collective::Broadcast,
-        Algorithm::Ring,
-        Protocol::Ll128,
-    ),
-    (
-        6,
-        "threads do not wait for the one that waits",
-        Collective::AllReduce,
-        Algorithm::Ring,
-        Protocol::Simple,
-    ),
+    (5, "flags are the same in every round of slots", Collective::Broadcast, Algorithm::Ring, Protocol::Ll128),
+    (6, "threads do not wait for the one that waits", Collective::AllReduce, Algorithm::Ring, Protocol::Simple),
     (7, "the number of messages is not carried on", Collective::AllReduce, Algorithm::Ring, Protocol::Simple),
     (8, "another edge's head is moved", Collective::AllReduce, Algorithm::Ring, Protocol::Simple),
     (9, "one line's flag stands for four", Collective::AllReduce, Algorithm::Ring, Protocol::Ll128),
     (11, "lanes do not wait for each other", Collective::AllReduce, Algorithm::TwoShot, Protocol::Simple),
-    (
-        15,
-        "a step is made where another is still told of",
-        Collective::AllReduce,
-        Algorithm::Ring,
-        Protocol::Simple,
-    ),
+    (15, "a step is made where another is still told of", Collective::AllReduce, Algorithm::Ring, Protocol::Simple),
     (16, "nothing is released with the count", Collective::AllReduce, Algorithm::Ring, Protocol::Simple),
 ];
 
@@ -57,9 +33,7 @@ fn planted_bugs_are_found() {
     let mut missed = Vec::new();
     for (number, text, collective, algorithm, protocol) in PLANTED {
         let found = (0..MOST_SEEDS).find(|seed| {
-            let Some(mut call) = Call::drawn(collective, algorithm, protocol, 2_000_000 + seed) else {
-                return false;
-            };
+            let Some(mut call) = Call::drawn(collective, algorithm, protocol, 2_000_000 + seed) else { return false };
             call.options.plant = number;
             call.options.most_turns = 3_000_000;
             call.check().is_err()
@@ -74,8 +48,7 @@ fn planted_bugs_are_found() {
 
 /// A call of ranks of which one does not come.
 fn lonely(protocol: Protocol, plant: u32) -> Result<(), String> {
-    let mut call =
-        Call::drawn(Collective::AllReduce, Algorithm::Ring, protocol, 3_000_001).expect("a ring for any n");
+    let mut call = Call::drawn(Collective::AllReduce, Algorithm::Ring, protocol, 3_000_001).expect("a ring for any n");
     call.case.count = 64;
     let stage = Stage::new(&call.plan, &call.case).expect("it was drawn so");
     call.options.plant = plant;
@@ -103,8 +76,7 @@ fn kernels_end_when_they_are_told_to_and_say_where_they_were() {
 #[test]
 fn a_slot_of_another_call_is_refused() {
     let refused = |plant| {
-        let mut call = Call::drawn(Collective::AllReduce, Algorithm::Ring, Protocol::Simple, 3_000_002)
-            .expect("a ring for any n");
+        let mut call = Call::drawn(Collective::AllReduce, Algorithm::Ring, Protocol::Simple, 3_000_002).expect("a ring for any n");
         call.case.count = 64;
         call.wiring.sized = true;
         call.options.plant = plant;
@@ -121,8 +93,7 @@ fn a_slot_of_another_call_is_refused() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let call = Call::drawn(Collective::AllReduce, Algorithm::Ring, Protocol::Ll, 3_000_003)
-        .expect("a ring for any n");
+    let call = Call::drawn(Collective::AllReduce, Algorithm::Ring, Protocol::Ll, 3_000_003).expect("a ring for any n");
     let stage = Stage::new(&call.plan, &call.case).expect("it was drawn so");
     let mut world = World::new((&call.plan, &stage), call.arithmetic, call.wiring, &call.memory);
     for rank in (0..call.case.n).map(Rank) {

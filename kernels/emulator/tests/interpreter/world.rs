@@ -2,9 +2,7 @@
 
 use std::collections::HashMap;
 
-use ccl_kernels::layout::{
-    DeviceComm, DeviceEdge, DeviceError, Direction, LaunchArgs, NO_EDGE, bytes_of, edge_index, record_of,
-};
+use ccl_kernels::layout::{DeviceComm, DeviceEdge, DeviceError, Direction, LaunchArgs, NO_EDGE, bytes_of, edge_index, record_of};
 use ccl_kernels::shape::{self, Protocol};
 use ccl_kernels_emulator::{Emulation, Guarded, Options, Report, kernel};
 use ccl_plan::machine::Stage;
@@ -39,14 +37,10 @@ struct Queue {
 
 struct Seated {
     rank: Rank,
-    edges: Guarded<u64>,
-    image: Guarded<u64>,
-    tables: Guarded<u64>,
     user: Guarded<u8>,
-    comm: Guarded<u64>,
     args: LaunchArgs,
     blocks: u32,
-    /// Everything else that the communicator points to.
+    /// Everything else that the arguments lead to.
     _kept: Vec<Guarded<u64>>,
     error: Guarded<u64>,
     abort: Guarded<u64>,
@@ -90,13 +84,7 @@ impl<'a> World<'a> {
             // SAFETY: everything that the arguments point to lives in `self`, and no two launches share more than the
             // edges between them, whose ends are accessed as the protocol says.
             let added = unsafe {
-                emulation.add(
-                    kernel,
-                    seated.blocks,
-                    threads,
-                    shape::SHARED_BYTES as usize,
-                    bytes_of(&seated.args),
-                )
+                emulation.add(kernel, seated.blocks, threads, shape::SHARED_BYTES as usize, bytes_of(&seated.args))
             };
             added.expect("the kernel takes these arguments");
         }
@@ -177,24 +165,12 @@ impl<'a> World<'a> {
             tag: 77,
             channels: u32::from(case.channels),
             element_bytes: size as u32,
-            flags: shape::finish_flags(self.arithmetic.op)
-                | if self.wiring.lends { LaunchArgs::LENDS } else { 0 },
+            flags: shape::finish_flags(self.arithmetic.op) | if self.wiring.lends { LaunchArgs::LENDS } else { 0 },
             reserved: 0,
         };
         let blocks = shape::grid_blocks(seat.program, case.channels);
-        Seated {
-            rank,
-            edges,
-            image,
-            tables,
-            user,
-            comm,
-            args,
-            blocks,
-            _kept: vec![index, scratch, barriers],
-            error,
-            abort,
-        }
+        let kept = vec![comm, edges, index, image, tables, scratch, barriers];
+        Seated { rank, user, args, blocks, _kept: kept, error, abort }
     }
 
     fn tables(&self, rank: Rank) -> Guarded<u64> {
@@ -223,8 +199,7 @@ impl<'a> World<'a> {
                     Direction::Send => (rank, edge.peer),
                     Direction::Receive => (edge.peer, rank),
                 };
-                index[edge_index(shape, edge.peer, channel, edge.tag, edge.direction)] =
-                    (edges.len() / 128) as u32;
+                index[edge_index(shape, edge.peer, channel, edge.tag, edge.direction)] = (edges.len() / 128) as u32;
                 let end = DeviceEdge {
                     peer: edge.peer.0,
                     channel: u32::from(channel.0),
@@ -241,22 +216,17 @@ impl<'a> World<'a> {
 
     fn end(&mut self, name: (Rank, Rank, Channel, u8)) -> DeviceEdge {
         let Wiring { protocol, slots, spare_bytes, done, .. } = self.wiring;
-        let widest = (0..self.stage.case.n)
-            .filter_map(|rank| Some(self.stage.seat(Rank(rank))?.program.widest()))
-            .max();
-        let payload = widest.unwrap_or(1) * self.stage.case.chunk_count * self.arithmetic.dtype.size_bytes()
-            + spare_bytes;
+        let widest = (0..self.stage.case.n).filter_map(|rank| Some(self.stage.seat(Rank(rank))?.program.widest())).max();
+        let payload = widest.unwrap_or(1) * self.stage.case.chunk_count * self.arithmetic.dtype.size_bytes() + spare_bytes;
         let stride = protocol.stride_bytes(payload);
         let queue = self.queues.entry(name).or_insert_with(|| {
             let mut counters = Guarded::new(64);
             (counters[0], counters[32]) = (done, done);
             let each = Guarded::new(slots as usize);
-            Queue {
-                slots: words(stride * slots as usize),
-                counters,
-                sizes: each,
-                lent: Guarded::new(slots as usize),
-            }
+            let mut lines = words(stride * slots as usize);
+            // Where messages went before, no line is as it was at first.
+            lines.fill(if done == 0 { 0 } else { 0x5a5a_5a5a_5a5a_5a5a });
+            Queue { slots: lines, counters, sizes: each, lent: Guarded::new(slots as usize) }
         });
         DeviceEdge {
             slots: address(&queue.slots),
