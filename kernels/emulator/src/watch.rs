@@ -69,7 +69,7 @@ impl Watch {
 }
 
 /// Turns of every fiber without progress that are a hang, if nobody else can end it.
-const IDLE_ROUNDS: usize = 2000;
+const IDLE_ROUNDS: usize = 1000;
 
 /// And so many more.
 const IDLE_TURNS: usize = 100_000;
