@@ -100,10 +100,18 @@ CCL_DEVICE void fail(const Block* block, u32 code, const Step* step, const Devic
     st_release_sys(at<u32>(block->comm.abort), 1u);
 }
 
+// Fruitless turns between two looks at the abort flag, which may be in the host's memory. In emulation, whose turns are
+// few, sooner.
+#if defined(CCL_EMU)
+constexpr u32 LOOKS_EVERY = 8;
+#else
+constexpr u32 LOOKS_EVERY = 64;
+#endif
+
 // Whether somebody has ended all kernels: asked now and then by those who wait.
 CCL_INLINE bool aborted(const Block* block, u32* turns) {
     *turns += 1;
-    return *turns % 64 == 0 && !CCL_PLANT(10) && ld_relaxed_sys(at<u32>(block->comm.abort)) != 0;
+    return *turns % LOOKS_EVERY == 0 && !CCL_PLANT(10) && ld_relaxed_sys(at<u32>(block->comm.abort)) != 0;
 }
 
 // Where piece `piece` of an operand is.

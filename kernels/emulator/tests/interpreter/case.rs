@@ -45,11 +45,26 @@ pub(crate) struct Call {
 
 impl Call {
     /// A call of this kind.
-    pub(crate) fn drawn(collective: Collective, algorithm: Algorithm, protocol: Protocol, seed: u64) -> Option<Call> {
+    pub(crate) fn drawn(
+        collective: Collective,
+        algorithm: Algorithm,
+        protocol: Protocol,
+        seed: u64,
+    ) -> Option<Call> {
+        Call::drawn_by(|n| Plan::new(collective, algorithm, n), protocol, seed)
+    }
+
+    /// A call of a plan for as many ranks as are drawn.
+    pub(crate) fn drawn_by(
+        plan: impl Fn(u32) -> Option<Plan>,
+        protocol: Protocol,
+        seed: u64,
+    ) -> Option<Call> {
         let mut draw = Draw::new(seed);
         let draw = &mut draw;
         let n = 2 + draw.below(5) as u32;
-        let plan = Plan::new(collective, algorithm, n)?;
+        let plan = plan(n)?;
+        let collective = plan.collective();
         let mut order: Vec<Rank> = (0..n).map(Rank).collect();
         if draw.below(3) == 0 {
             (1..n as usize).for_each(|i| order.swap(i, draw.below(i + 1)));
@@ -95,7 +110,8 @@ impl Call {
                 let Some(found) = world.memory(rank) else { continue };
                 let wanted = &expected[rank.index()].bytes;
                 if let Some(at) = (0..found.len()).find(|at| found[*at] != wanted[*at]) {
-                    let text = format!("rank {rank}, launch {launch}, byte {at}: {} for {}", found[at], wanted[at]);
+                    let text =
+                        format!("rank {rank}, launch {launch}, byte {at}: {} for {}", found[at], wanted[at]);
                     return Err(Failed::Wrong(text));
                 }
             }
@@ -149,7 +165,11 @@ fn memory(stage: &Stage<'_>, rank: Rank, dtype: Dtype, draw: &mut Draw) -> Memor
         Shape::Whole => layout.count,
         _ => (0..layout.n)
             .map(|r| {
-                let offset = if side == ExtentOf::SendBlock { layout.input_offset(Rank(r)) } else { layout.output_offset(Rank(r)) };
+                let offset = if side == ExtentOf::SendBlock {
+                    layout.input_offset(Rank(r))
+                } else {
+                    layout.output_offset(Rank(r))
+                };
                 offset + layout.block_count(side, Rank(r))
             })
             .max()

@@ -37,13 +37,27 @@ pub(crate) fn run(stage: &Stage<'_>, arithmetic: Arithmetic, memory: &mut [Memor
                 let cursor = Cursor::new(seat.program, lane, channel, &layout, seat.root);
                 let cells = HashMap::new();
                 let program = seat.program;
-                lanes.push(Lane { rank, channel, program, layout, cursor, next: None, cells, met: 0, done: false });
+                lanes.push(Lane {
+                    rank,
+                    channel,
+                    program,
+                    layout,
+                    cursor,
+                    next: None,
+                    cells,
+                    met: 0,
+                    done: false,
+                });
             }
         }
     }
     let mut world = World { arithmetic, memory, edges: HashMap::new(), arrived: HashMap::new() };
     while lanes.iter().any(|lane| !lane.done) {
-        let moved = lanes.iter_mut().filter(|lane| !lane.done).map(|lane| world.advance(lane)).fold(false, |a, b| a | b);
+        let moved = lanes
+            .iter_mut()
+            .filter(|lane| !lane.done)
+            .map(|lane| world.advance(lane))
+            .fold(false, |a, b| a | b);
         assert!(moved, "the plan is stuck");
     }
     assert!(world.edges.values().all(VecDeque::is_empty), "a message is left");
@@ -144,8 +158,12 @@ impl World<'_> {
             let (site, count) = step.piece(&lane.layout, site, piece);
             let memory = &self.memory[lane.rank.index()];
             match site {
-                Site::Input { offset } => bytes.extend(&memory.bytes[memory.input + offset * size..][..count * size]),
-                Site::Output { offset } => bytes.extend(&memory.bytes[memory.output + offset * size..][..count * size]),
+                Site::Input { offset } => {
+                    bytes.extend(&memory.bytes[memory.input + offset * size..][..count * size])
+                }
+                Site::Output { offset } => {
+                    bytes.extend(&memory.bytes[memory.output + offset * size..][..count * size])
+                }
                 Site::Scratch { cell } => bytes.extend(&lane.cells[&cell][..count * size]),
                 _ => panic!("{site:?} is read"),
             }
@@ -166,7 +184,9 @@ impl World<'_> {
             rest = behind;
             let memory = &mut self.memory[lane.rank.index()];
             match site {
-                Site::Input { offset } => memory.bytes[memory.input + offset * size..][..bytes.len()].copy_from_slice(bytes),
+                Site::Input { offset } => {
+                    memory.bytes[memory.input + offset * size..][..bytes.len()].copy_from_slice(bytes)
+                }
                 Site::Output { offset } => {
                     memory.bytes[memory.output + offset * size..][..bytes.len()].copy_from_slice(bytes);
                 }

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use ccl_kernels::layout::{DeviceComm, DeviceEdge, DeviceError, Direction, LaunchArgs, NO_EDGE, bytes_of, edge_index, record_of};
+use ccl_kernels::layout::{
+    DeviceComm, DeviceEdge, DeviceError, Direction, LaunchArgs, NO_EDGE, bytes_of, edge_index, record_of,
+};
 use ccl_kernels::shape::{self, Protocol};
 use ccl_kernels_emulator::{Emulation, Guarded, Options, Report, kernel};
 use ccl_plan::machine::Stage;
@@ -84,7 +86,13 @@ impl<'a> World<'a> {
             // SAFETY: everything that the arguments point to lives in `self`, and no two launches share more than the
             // edges between them, whose ends are accessed as the protocol says.
             let added = unsafe {
-                emulation.add(kernel, seated.blocks, threads, shape::SHARED_BYTES as usize, bytes_of(&seated.args))
+                emulation.add(
+                    kernel,
+                    seated.blocks,
+                    threads,
+                    shape::SHARED_BYTES as usize,
+                    bytes_of(&seated.args),
+                )
             };
             added.expect("the kernel takes these arguments");
         }
@@ -103,6 +111,12 @@ impl<'a> World<'a> {
             (seated.rank, record_of(&bytes).expect("a whole record"))
         };
         self.seated.iter().map(error).filter(|(_, error): &(Rank, DeviceError)| error.code != 0).collect()
+    }
+
+    /// Words of slots that are as before the first message.
+    pub(crate) fn untouched(&self) -> usize {
+        let of = |queue: &Queue| queue.slots.iter().filter(|word| **word == OLD).count();
+        self.queues.values().map(of).sum()
     }
 
     /// Leaves a rank out of the next launches.
@@ -165,7 +179,8 @@ impl<'a> World<'a> {
             tag: 77,
             channels: u32::from(case.channels),
             element_bytes: size as u32,
-            flags: shape::finish_flags(self.arithmetic.op) | if self.wiring.lends { LaunchArgs::LENDS } else { 0 },
+            flags: shape::finish_flags(self.arithmetic.op)
+                | if self.wiring.lends { LaunchArgs::LENDS } else { 0 },
             reserved: 0,
         };
         let blocks = shape::grid_blocks(seat.program, case.channels);
@@ -199,7 +214,8 @@ impl<'a> World<'a> {
                     Direction::Send => (rank, edge.peer),
                     Direction::Receive => (edge.peer, rank),
                 };
-                index[edge_index(shape, edge.peer, channel, edge.tag, edge.direction)] = (edges.len() / 128) as u32;
+                index[edge_index(shape, edge.peer, channel, edge.tag, edge.direction)] =
+                    (edges.len() / 128) as u32;
                 let end = DeviceEdge {
                     peer: edge.peer.0,
                     channel: u32::from(channel.0),
@@ -216,8 +232,11 @@ impl<'a> World<'a> {
 
     fn end(&mut self, name: (Rank, Rank, Channel, u8)) -> DeviceEdge {
         let Wiring { protocol, slots, spare_bytes, done, .. } = self.wiring;
-        let widest = (0..self.stage.case.n).filter_map(|rank| Some(self.stage.seat(Rank(rank))?.program.widest())).max();
-        let payload = widest.unwrap_or(1) * self.stage.case.chunk_count * self.arithmetic.dtype.size_bytes() + spare_bytes;
+        let widest = (0..self.stage.case.n)
+            .filter_map(|rank| Some(self.stage.seat(Rank(rank))?.program.widest()))
+            .max();
+        let payload = widest.unwrap_or(1) * self.stage.case.chunk_count * self.arithmetic.dtype.size_bytes()
+            + spare_bytes;
         let stride = protocol.stride_bytes(payload);
         let queue = self.queues.entry(name).or_insert_with(|| {
             let mut counters = Guarded::new(64);
@@ -225,7 +244,7 @@ impl<'a> World<'a> {
             let each = Guarded::new(slots as usize);
             let mut lines = words(stride * slots as usize);
             // Where messages went before, no line is as it was at first.
-            lines.fill(if done == 0 { 0 } else { 0x5a5a_5a5a_5a5a_5a5a });
+            lines.fill(if done == 0 { 0 } else { OLD });
             Queue { slots: lines, counters, sizes: each, lent: Guarded::new(slots as usize) }
         });
         DeviceEdge {
@@ -266,3 +285,6 @@ fn fill(memory: &mut Guarded<u64>, bytes: &[u8]) {
 fn address(memory: &Guarded<u64>) -> u64 {
     memory.addresses().start as u64
 }
+
+/// What slots hold that messages went through before.
+const OLD: u64 = 0x5a5a_5a5a_5a5a_5a5a;
