@@ -88,6 +88,7 @@ pub(crate) const TESTED_WITH: &[(&str, &str)] = &[
     ("ccl-net-socket", "ccl-plugin-host"),
     ("ccl-plugin-host", "ccl-net-socket"),
     ("ccl-plugin-check", "ccl-net-socket"),
+    ("ccl-cuda", "ccl-fake-driver"),
 ];
 
 /// The package that holds the test tiers; it may depend on everything.
