@@ -131,7 +131,7 @@ fn what_a_graph_keeps_is_destroyed(context: &Context) -> std::result::Result<(),
     let (tell, told) = std::sync::mpsc::channel();
     stream.begin_capture(CaptureMode::Relaxed).map_err(text)?;
     let info = stream.capture_info().map_err(text)?.ok_or("no capture")?;
-    info.keep(move || drop(tell.send(()))).map_err(text)?;
+    info.keep(move || tell.send(()).unwrap_or_default()).map_err(text)?;
     let exec = stream.end_capture().and_then(|graph| graph.instantiate()).map_err(text)?;
     let early = told.try_recv().is_ok();
     drop(exec);

@@ -49,6 +49,25 @@ fn a_graph_that_keeps_nothing_gives_it_back() {
 }
 
 #[test]
+fn what_a_launch_costs() {
+    let fake = Fake::new();
+    let context = Context::primary(&fake.driver.devices().unwrap()[0]).unwrap();
+    let (stream, memory) = (Stream::new(&context, 0).unwrap(), DeviceMemory::new(&context, 4096).unwrap());
+    let module = Module::load(&context, PTX).unwrap();
+    let kernel = module.function("ccl_contract_fill").unwrap();
+    let begin = std::time::Instant::now();
+    for _ in 0..1000 {
+        // SAFETY: the kernel stores one word in the memory, which outlives it.
+        unsafe { ONE.run(&kernel, &stream, &Fill { address: memory.address(), value: 1, count: 1 }) }
+            .unwrap();
+    }
+    let queued = begin.elapsed();
+    stream.synchronize().unwrap();
+    println!("1000 launches queued in {queued:?}, done in {:?}", begin.elapsed());
+    assert_eq!(fake.calls("cuLaunchKernelEx"), 1000);
+}
+
+#[test]
 fn codes_that_nobody_knows_are_values() {
     let fake = Fake::new();
     fake.fail("cuDeviceGetCount", 1, 4711);
@@ -278,7 +297,9 @@ fn physical(context: &Context) -> Result<()> {
     let bytes = PhysicalMemory::granularity(device, Sharing::DescriptorOrFabric)?;
     let memory = PhysicalMemory::new(device, bytes, Sharing::DescriptorOrFabric)?;
     let mapping = Mapping::new(&memory, &[device])?;
-    assert_eq!(PhysicalMemory::behind(context, mapping.address())?.bytes(), bytes);
+    let behind = PhysicalMemory::behind(context, mapping.address())?;
+    assert_eq!(behind.bytes(), bytes);
+    behind.close()?;
     let descriptor = memory.descriptor()?;
     let again =
         PhysicalMemory::from_descriptor(context.driver(), std::os::fd::AsFd::as_fd(&descriptor), bytes)?;

@@ -35,7 +35,7 @@ fn what_fails_at_first_is_told_apart() {
         let path = format!(
             "{}/{}libccl_cuda_fake_driver.so",
             fake::path().parent().unwrap().display(),
-            "./".repeat(turn)
+            "../examples/".repeat(turn)
         );
         Driver::load(Some(Path::new(&path))).unwrap_err()
     };

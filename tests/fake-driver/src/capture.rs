@@ -183,6 +183,16 @@ pub(crate) fn stream_end_capture(stream: usize, place: Out<usize>) -> Answer {
     ended
 }
 
+/// Ends every capture without a graph, as a failing end does.
+pub(crate) fn abandon() {
+    for capture in std::mem::take(&mut *active()) {
+        for stream in streams(&capture).drain(..) {
+            *stream.part() = None;
+        }
+        drop(state::lock(|state| state.graphs.remove(&capture.handle)));
+    }
+}
+
 /// Whether what every stream did last comes before what the first stream waits for.
 fn is_joined(capture: &Arc<Capture>, tail: &[usize]) -> bool {
     let graph = graph(capture);

@@ -47,6 +47,9 @@ pub(crate) fn entry(name: &'static str, way: Way, work: impl FnOnce() -> Answer)
     if way != Way::Afterwards
         && let Some(code) = injected
     {
+        if name == "cuStreamEndCapture" {
+            crate::capture::abandon();
+        }
         return stick(code);
     }
     if IN_CALLBACK.get() && way != Way::Always {

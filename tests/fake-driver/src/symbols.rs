@@ -14,17 +14,17 @@ use crate::{
 /// Where the caller wants a value.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Out<T>(*mut T);
+pub(crate) struct Out<T>(*mut T);
 
 /// Where the caller has a value.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct In<T>(*const T);
+pub(crate) struct In<T>(*const T);
 
 /// A text of the caller's.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Text(*const c_char);
+pub(crate) struct Text(*const c_char);
 
 /// What the driver calls with one pointer of the caller's.
 pub(crate) type HostFunction = unsafe extern "C" fn(*mut std::ffi::c_void);
@@ -32,7 +32,7 @@ pub(crate) type HostFunction = unsafe extern "C" fn(*mut std::ffi::c_void);
 /// A handle that goes to other processes.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Bytes64(pub(crate) [u8; 64]);
+pub(crate) struct Bytes64(pub(crate) [u8; 64]);
 
 impl<T> Out<T> {
     /// Stores a value, unless the caller wants none.
@@ -87,7 +87,7 @@ macro_rules! driver {
         $(
             #[doc = concat!("The driver's `", stringify!($name), "`.")]
             #[unsafe(no_mangle)]
-            #[allow(non_snake_case, clippy::too_many_arguments, private_interfaces)]
+            #[allow(non_snake_case, clippy::too_many_arguments, private_interfaces, unreachable_pub)]
             pub extern "C" fn $name($($argument: $type),*) -> i32 {
                 entry(stringify!($name), Way::$way, || $module::$part($($argument),*))
             }
