@@ -83,7 +83,8 @@ pub(crate) const CRATES: &[Crate] = &[
     boundary("ccl-kernels", "kernels", 5_300, &["ccl-plan", "ccl-cuda"]),
     // 700 before stores were delayed and warps met.
     boundary("ccl-kernels-emulator", "kernels/emulator", 1_100, &["ccl-plan"]),
-    boundary("ccl-fake-driver", "tests/fake-driver", 1_200, &["ccl-kernels-emulator"]),
+    // 1,200 before every call of the driver was there.
+    boundary("ccl-fake-driver", "tests/fake-driver", 1_700, &["ccl-kernels-emulator"]),
 ];
 
 /// Pairs of crates where the tests of the first, and nothing else of it, use the second.
@@ -93,6 +94,7 @@ pub(crate) const TESTED_WITH: &[(&str, &str)] = &[
     ("ccl-plugin-check", "ccl-net-socket"),
     ("ccl-kernels-emulator", "ccl"),
     ("ccl-kernels-emulator", "ccl-kernels"),
+    ("ccl-cuda", "ccl-fake-driver"),
 ];
 
 /// The package that holds the test tiers; it may depend on everything.

@@ -282,10 +282,10 @@ impl Loaded {
             return Ok(());
         }
         match &self.kind {
-            // SAFETY: loaded once, unloaded once; no function of it is left.
-            Kind::Module(context) => {
-                context.within(|| unsafe { context.table().cuModuleUnload(self.handle) })
-            }
+            Kind::Module(context) => context.within(|| {
+                // SAFETY: loaded once, unloaded once; no function of it is left.
+                unsafe { context.table().cuModuleUnload(self.handle) }
+            }),
             // SAFETY: as above.
             Kind::Library(driver) => unsafe { driver.table.cuLibraryUnload(self.handle) },
         }

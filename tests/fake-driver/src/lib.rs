@@ -1,1 +1,42 @@
-//! A driver without a device: what tests load instead of `libcuda.so.1`.
+//! A CUDA driver without a device: what tests load, by its path, instead of `libcuda.so.1`.
+//!
+//! Device memory is memory of the host that other processes can map, a stream is a thread with a queue, a launch runs the
+//! kernel's own source in the emulator. It can show what the host code does with a driver: lifetimes, order, capture,
+//! sharing between processes, failures. It cannot show that a real driver behaves as this one; for that the contract
+//! checks of `ccl-cuda` run against both.
+//!
+//! | setting | what | if unset |
+//! |---|---|---|
+//! | `CCL_FAKE_DEVICES` | devices; 0 is a machine without any | 2 |
+//! | `CCL_FAKE_DRIVER_VERSION` | what `cuDriverGetVersion` says | 13000 |
+//! | `CCL_FAKE_MULTIPROCESSORS` | multiprocessors of each device | 16 |
+//! | `CCL_FAKE_MEMORY` | bytes of each device, at most 2³⁴ | 2³³ |
+//! | `CCL_FAKE_HANG_MS` | how long a kernel may make no progress | 20000 |
+//! | `CCL_FAKE_SEED` | the seed of the emulator's orders | 1 |
+//! | `CCL_FAKE_FAIL` | failures, as `function:nth:code,…` | none |
+//!
+//! Three more functions are exported: [`ccl_fake_fail`], [`ccl_fake_reset`], [`ccl_fake_live`], [`ccl_fake_calls`].
+//!
+//! Left out: memory behind a multicast object is one copy and not one for each member; nothing keeps a kernel from
+//! memory of a device without peer access; timing.
+
+mod arena;
+mod capture;
+mod code;
+mod device;
+mod event;
+mod fail;
+mod graph;
+mod host;
+mod ipc;
+mod kernel;
+mod launch;
+mod memory;
+mod multicast;
+mod state;
+mod stream;
+mod symbols;
+mod user_object;
+mod virtual_memory;
+
+pub use fail::{ccl_fake_calls, ccl_fake_fail, ccl_fake_live, ccl_fake_reset};

@@ -1,0 +1,225 @@
+//! Device memory, copies, and what is known of addresses.
+
+use std::os::fd::IntoRawFd;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::capture::breaks_others;
+use crate::code::*;
+use crate::state::{self, State, current, devices, fresh};
+use crate::stream;
+use crate::symbols::{Out, item, put};
+use crate::virtual_memory::Physical;
+
+/// A range of memory that the driver knows.
+pub(crate) struct Range {
+    pub(crate) bytes: usize,
+    pub(crate) kind: Kind,
+    pub(crate) device: usize,
+    pub(crate) id: usize,
+}
+
+pub(crate) enum Kind {
+    Device,
+    Host,
+    Registered,
+    Ipc,
+    Mapped { physical: Arc<Physical>, is_accessible: bool },
+}
+
+impl Kind {
+    /// The name by which tests count it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Device => "memory",
+            Self::Host => "host",
+            Self::Registered => "registration",
+            Self::Ipc => "ipc",
+            Self::Mapped { .. } => "mapping",
+        }
+    }
+
+    fn is_host(&self) -> bool {
+        matches!(self, Self::Host | Self::Registered)
+    }
+}
+
+impl State {
+    /// The range that holds an address.
+    pub(crate) fn range(&self, address: u64) -> Option<(u64, &Range)> {
+        let (&base, range) = self.ranges.range(..=address).next_back()?;
+        (address - base < range.bytes as u64).then_some((base, range))
+    }
+
+    pub(crate) fn insert(&mut self, base: u64, bytes: usize, kind: Kind, device: usize) {
+        self.ranges.insert(base, Range { bytes, kind, device, id: fresh() });
+    }
+
+    /// Whether `bytes` at `address` can be read and written: in one known range, or ordinary memory of the host.
+    pub(crate) fn check(&self, address: u64, bytes: usize) -> Answer {
+        match self.range(address) {
+            Some((_, Range { kind: Kind::Mapped { is_accessible: false, .. }, .. })) => Err(INVALID_VALUE),
+            Some((base, range)) if address - base + bytes as u64 <= range.bytes as u64 => Ok(()),
+            Some((_, range)) if matches!(range.kind, Kind::Registered) => Ok(()),
+            Some(_) => Err(INVALID_VALUE),
+            None if address == 0 && bytes > 0 => Err(INVALID_VALUE),
+            None if devices().all.iter().any(|device| device.arena.holds(address)) => Err(INVALID_VALUE),
+            None if self.is_reserved(address) => Err(INVALID_VALUE),
+            None => Ok(()),
+        }
+    }
+
+    fn is_reserved(&self, address: u64) -> bool {
+        let before = self.reservations.range(..=address).next_back();
+        before.is_some_and(|(base, bytes)| address - base < *bytes as u64)
+    }
+}
+
+pub(crate) fn mem_alloc(place: Out<u64>, bytes: usize) -> Answer {
+    breaks_others()?;
+    let device = current()?;
+    if bytes == 0 {
+        return Err(INVALID_VALUE);
+    }
+    let address = devices().all[device].arena.take(bytes)?;
+    state::lock(|state| state.insert(address, bytes, Kind::Device, device));
+    place.set(address);
+    Ok(())
+}
+
+pub(crate) fn mem_free(address: u64) -> Answer {
+    if address == 0 {
+        return Ok(());
+    }
+    breaks_others()?;
+    crate::device::context_synchronize().ok();
+    let range = state::lock(|state| match state.ranges.get(&address) {
+        Some(Range { kind: Kind::Device, .. }) => state.ranges.remove(&address),
+        _ => None,
+    });
+    devices().all[range.ok_or(INVALID_VALUE)?.device].arena.give(address)
+}
+
+pub(crate) fn mem_info(free: Out<usize>, total: Out<usize>) -> Answer {
+    let arena = &devices().all[current()?].arena;
+    free.set(arena.free_bytes());
+    total.set(arena.bytes());
+    Ok(())
+}
+
+pub(crate) fn memcpy_async(to: u64, from: u64, bytes: usize, stream: usize) -> Answer {
+    let stream = stream::of(stream)?;
+    check(&[(to, bytes), (from, bytes)])?;
+    let work = move || {
+        check(&[(to, bytes), (from, bytes)]).map_err(|_| ILLEGAL_ADDRESS)?;
+        // SAFETY: both ranges were checked above; ordinary host memory the caller keeps valid.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+        Ok(())
+    };
+    stream.submit("copy", Arc::new(work))
+}
+
+pub(crate) fn memset_bytes_async(address: u64, value: u8, bytes: usize, stream: usize) -> Answer {
+    let stream = stream::of(stream)?;
+    check(&[(address, bytes)])?;
+    let work = move || {
+        check(&[(address, bytes)]).map_err(|_| ILLEGAL_ADDRESS)?;
+        // SAFETY: the range was checked above.
+        unsafe { std::ptr::write_bytes(address as *mut u8, value, bytes) };
+        Ok(())
+    };
+    stream.submit("fill", Arc::new(work))
+}
+
+pub(crate) fn memset_words_async(address: u64, value: u32, count: usize, stream: usize) -> Answer {
+    let stream = stream::of(stream)?;
+    if address % 4 != 0 {
+        return Err(INVALID_VALUE);
+    }
+    check(&[(address, count * 4)])?;
+    let work = move || {
+        check(&[(address, count * 4)]).map_err(|_| ILLEGAL_ADDRESS)?;
+        (0..count).for_each(|index| put(address as usize, index, value));
+        Ok(())
+    };
+    stream.submit("fill", Arc::new(work))
+}
+
+pub(crate) fn mem_address_range(base: Out<u64>, bytes: Out<usize>, address: u64) -> Answer {
+    current()?;
+    state::lock(|state| {
+        let (start, range) = state.range(address).ok_or(NOT_FOUND)?;
+        base.set(start);
+        bytes.set(range.bytes);
+        Ok(())
+    })
+}
+
+pub(crate) fn pointer_attributes(count: u32, attributes: usize, values: usize, address: u64) -> Answer {
+    state::lock(|state| {
+        let found = state.range(address);
+        for index in 0..count as usize {
+            answer(found, address, item(attributes, index), item(values, index))?;
+        }
+        Ok(())
+    })
+}
+
+/// One attribute; for addresses that are not known it is nothing, and no error.
+fn answer(found: Option<(u64, &Range)>, address: u64, attribute: i32, place: usize) -> Answer {
+    let host = found.is_some_and(|(_, range)| range.kind.is_host());
+    match attribute {
+        1 => put(
+            place,
+            0,
+            found.filter(|(_, range)| owner(range)).map_or(0, |(_, range)| state::context_of(range.device)),
+        ),
+        2 => put(place, 0, found.map_or(0u32, |_| if host { 1 } else { 2 })),
+        3 => put(place, 0, found.map_or(0, |_| address)),
+        4 => put(place, 0, if host { address } else { 0 }),
+        7 => put(place, 0, found.map_or(0u64, |(_, range)| range.id as u64)),
+        8 => put(place, 0, 0u32),
+        9 => put(place, 0, found.map_or(-2i32, |(_, range)| range.device as i32)),
+        10 => put(place, 0, u8::from(found.is_some_and(|(_, range)| matches!(range.kind, Kind::Device)))),
+        11 => put(place, 0, found.map_or(0, |(base, _)| base)),
+        12 => put(place, 0, found.map_or(0, |(_, range)| range.bytes)),
+        _ => return Err(INVALID_VALUE),
+    }
+    Ok(())
+}
+
+/// Whether a range belongs to a context.
+fn owner(range: &Range) -> bool {
+    !matches!(range.kind, Kind::Mapped { .. })
+}
+
+pub(crate) fn pointer_set_attribute(value: usize, attribute: i32, address: u64) -> Answer {
+    current()?;
+    let known = state::lock(|state| state.range(address).is_some());
+    if known && value != 0 && attribute == SYNC_MEMOPS { Ok(()) } else { Err(INVALID_VALUE) }
+}
+
+pub(crate) fn mem_handle_for_address_range(
+    handle: usize,
+    address: u64,
+    bytes: usize,
+    kind: i32,
+    flags: u64,
+) -> Answer {
+    let device = current()?;
+    check(&[(address, bytes)])?;
+    if kind != DMA_BUF || flags != 0 || address % 4096 != 0 || !bytes.is_multiple_of(4096) {
+        return Err(INVALID_VALUE);
+    }
+    let copy: OwnedFd = devices().all[device].arena.file().try_clone().map_err(|_| OPERATING_SYSTEM)?;
+    put(handle, 0, copy.into_raw_fd());
+    Ok(())
+}
+
+/// Whether all of these can be read and written.
+pub(crate) fn check(ranges: &[(u64, usize)]) -> Answer {
+    state::lock(|state| ranges.iter().try_for_each(|(address, bytes)| state.check(*address, *bytes)))
+}
+
+const SYNC_MEMOPS: i32 = 6;
+const DMA_BUF: i32 = 1;
