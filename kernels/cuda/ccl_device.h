@@ -103,6 +103,7 @@ static_assert(sizeof(Vec16) == 16 && sizeof(LlLine) == 16, "lines are 16 bytes")
 // Vec16 ld16_stream(const void*), void st16_stream(void*, Vec16)     the same, not to be kept in caches
 // T ld_plain<T>(const void*), void st_plain<T>(void*, T)             plain, a T of 1 to 8 bytes, aligned to its size
 //
-// void ccl_spin_hint(const volatile void*)   the caller waits until what is there changes
+// void ccl_spin_hint(const volatile void*)   the caller waits until what is there changes; null: it
+//                                       waits with other lanes, who have an address
 // u64 ccl_timer_ns()                         a clock of the device; in emulation it counts what runs
 // void ccl_trap()                            ends the kernel with an error

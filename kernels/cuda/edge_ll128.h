@@ -18,7 +18,7 @@ CCL_DEVICE bool receive_part(const Block* block, const Step* step, const Site* s
         u32 behind = ccl_ballot(has_flag && data->high != flag_of(site));
         if (CCL_PLANT(9)) behind &= 1u << (LINE_THREADS - 1);
         if (behind == 0) return true;
-        ccl_spin_hint(part);
+        ccl_spin_hint(at<u64>(site->address));
         if (ccl_any(aborted(block, &turns))) {
             fail(block, FAULT_ABORTED, step, site->edge, site->number + 1, site->number);
             return false;

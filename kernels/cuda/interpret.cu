@@ -2,9 +2,9 @@
 #include "interpret.h"
 #include "variants.h"
 
-constexpr u32 PROTOCOL_simple = PROTOCOL_SIMPLE;
-constexpr u32 PROTOCOL_ll = PROTOCOL_LL;
-constexpr u32 PROTOCOL_ll128 = PROTOCOL_LL128;
+#define PROTOCOL_simple PROTOCOL_SIMPLE
+#define PROTOCOL_ll PROTOCOL_LL
+#define PROTOCOL_ll128 PROTOCOL_LL128
 
 #define CCL_INTERPRET(dtype, op, protocol) CCL_INTERPRET_NAMED(dtype, op, protocol)
 #define CCL_INTERPRET_NAMED(dtype, op, protocol)                                                       \

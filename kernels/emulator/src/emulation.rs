@@ -179,7 +179,7 @@ impl Emulation {
             self.clock.set(self.clock.get() + 1);
             let request = self.fibers[turn.fiber].resume(turn.fuel, turn.plain_fuel);
             self.handle(turn.fiber, request).map_err(|cause| self.report(cause))?;
-            if self.watch.hangs(self.schedule.ready()) {
+            if self.watch.hangs(self.fibers.len()) {
                 return Err(self.report(Cause::Hang));
             }
             if self.clock.get() == self.options.most_turns {
@@ -328,8 +328,11 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// The 32 bits at an address that a kernel waits for.
+/// The 32 bits at an address that a kernel waits for; 0 where a lane waits with others and has no address.
 fn read_word(at: usize) -> u32 {
+    if at == 0 {
+        return 0;
+    }
     // SAFETY: the kernel reads it, and `add` was promised that it may.
     unsafe { (at as *const u32).read_volatile() }
 }

@@ -66,11 +66,6 @@ impl Schedule {
         }
     }
 
-    /// How many fibers can run.
-    pub(crate) fn ready(&self) -> usize {
-        self.ready.len()
-    }
-
     pub(crate) fn next(&mut self) -> Option<Turn> {
         if self.ready.is_empty() {
             return None;

@@ -47,13 +47,14 @@ impl Watch {
         self.idle_since = None;
     }
 
-    /// Whether `ready` fibers have waited long enough to say that it is for ever. While others on other system threads
+    /// Whether all of so many fibers have waited long enough to say that it is for ever: a wait may take all lanes of a
+    /// warp many turns between two looks at an abort flag. While others on other system threads
     /// may end the waiting, lets them run.
-    pub(crate) fn hangs(&mut self, ready: usize) -> bool {
+    pub(crate) fn hangs(&mut self, fibers: usize) -> bool {
         if self.hang_after.is_zero() {
-            return self.idle_turns > IDLE_ROUNDS * ready + IDLE_TURNS;
+            return self.idle_turns > IDLE_ROUNDS * fibers + IDLE_TURNS;
         }
-        if self.idle_turns == 0 || !self.idle_turns.is_multiple_of(4 * ready + 1) {
+        if self.idle_turns == 0 || !self.idle_turns.is_multiple_of(4 * fibers + 1) {
             return false;
         }
         let since = *self.idle_since.get_or_insert_with(Instant::now);
@@ -68,7 +69,7 @@ impl Watch {
 }
 
 /// Turns of every fiber without progress that are a hang, if nobody else can end it.
-const IDLE_ROUNDS: usize = 300;
+const IDLE_ROUNDS: usize = 1000;
 
 /// And so many more.
-const IDLE_TURNS: usize = 20_000;
+const IDLE_TURNS: usize = 100_000;

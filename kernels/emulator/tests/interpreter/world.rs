@@ -37,14 +37,10 @@ struct Queue {
 
 struct Seated {
     rank: Rank,
-    edges: Guarded<u64>,
-    image: Guarded<u64>,
-    tables: Guarded<u64>,
     user: Guarded<u8>,
-    comm: Guarded<u64>,
     args: LaunchArgs,
     blocks: u32,
-    /// Everything else that the communicator points to.
+    /// Everything else that the arguments lead to.
     _kept: Vec<Guarded<u64>>,
     error: Guarded<u64>,
     abort: Guarded<u64>,
@@ -173,7 +169,8 @@ impl<'a> World<'a> {
             reserved: 0,
         };
         let blocks = shape::grid_blocks(seat.program, case.channels);
-        Seated { rank, edges, image, tables, user, comm, args, blocks, _kept: vec![index, scratch, barriers], error, abort }
+        let kept = vec![comm, edges, index, image, tables, scratch, barriers];
+        Seated { rank, user, args, blocks, _kept: kept, error, abort }
     }
 
     fn tables(&self, rank: Rank) -> Guarded<u64> {
@@ -226,7 +223,10 @@ impl<'a> World<'a> {
             let mut counters = Guarded::new(64);
             (counters[0], counters[32]) = (done, done);
             let each = Guarded::new(slots as usize);
-            Queue { slots: words(stride * slots as usize), counters, sizes: each, lent: Guarded::new(slots as usize) }
+            let mut lines = words(stride * slots as usize);
+            // Where messages went before, no line is as it was at first.
+            lines.fill(if done == 0 { 0 } else { 0x5a5a_5a5a_5a5a_5a5a });
+            Queue { slots: lines, counters, sizes: each, lent: Guarded::new(slots as usize) }
         });
         DeviceEdge {
             slots: address(&queue.slots),
