@@ -18,6 +18,7 @@
 //!
 //! Deliberately not here: memory, streams and launches (`ccl-cuda`), and the choice of plans and protocols (`ccl`).
 
+pub mod image;
 pub mod layout;
 pub mod shape;
 pub mod special;

@@ -1,0 +1,47 @@
+//! The kernels as this build carries them: their sources always, their machine code where a compiler was found.
+
+/// The sources, as (path below `kernels/cuda`, text), sorted by path.
+pub static SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sources.rs"));
+
+/// The machine code that this build embeds, as (name, fatbin): `interpret.f32` holds every kernel of the interpreter for
+/// one dtype. Empty where no compiler was found, and in builds that are not for release.
+pub static EMBEDDED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/images.rs"));
+
+/// The image that holds `kernel`, a name such as `ccl_interpret_f32_sum_ll`; nothing if this build embeds none. The
+/// driver takes from it what fits its device: 8.0, 9.0, 10.0, 12.0, and any other from 8.0 on by compiling.
+pub fn embedded(kernel: &str) -> Option<&'static [u8]> {
+    let name = image_of(kernel)?;
+    EMBEDDED.iter().find(|(embedded, _)| *embedded == name).map(|(_, bytes)| *bytes)
+}
+
+/// The name of the image that holds a kernel.
+fn image_of(kernel: &str) -> Option<String> {
+    let rest = kernel.strip_prefix("ccl_")?;
+    STEMS.iter().find_map(|stem| {
+        let dtype = rest.strip_prefix(stem)?.strip_prefix('_')?.split('_').next()?;
+        Some(format!("{stem}.{dtype}"))
+    })
+}
+
+/// What source files are called.
+const STEMS: [&str; 3] = ["interpret", "one_shot", "two_shot"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_know_their_image() {
+        assert_eq!(image_of("ccl_interpret_bytes_copy_simple").as_deref(), Some("interpret.bytes"));
+        assert_eq!(image_of("ccl_one_shot_bf16_sum").as_deref(), Some("one_shot.bf16"));
+        assert_eq!(image_of("ccl_other_f32_sum"), None);
+    }
+
+    #[test]
+    fn every_kind_of_kernel_has_its_source() {
+        for stem in STEMS {
+            let file = format!("{stem}.cu");
+            assert!(SOURCES.iter().any(|(path, _)| path.rsplit('/').next() == Some(&file)), "no {file}");
+        }
+    }
+}
