@@ -1,8 +1,7 @@
-//! Embeds the kernels: always their sources, and where there is a compiler their machine code too.
+//! Embeds the kernels: always their sources, and their machine code if asked for.
 //!
-//! A compiler is looked for, never fetched, and a build without one succeeds. `CCL_KERNELS` says what is wanted:
-//! `none`; `fatbin`, the common dtypes, or the build fails; `all`, every dtype, or the build fails. Where it says
-//! nothing, a release build embeds the common dtypes if there is a compiler, and other builds embed nothing.
+//! A compiler is looked for, never fetched. `CCL_KERNELS` says what is wanted: `none`, which is the default because
+//! compiling takes minutes; `fatbin`, the common dtypes, or the build fails; `all`, every dtype, or the build fails.
 
 #[path = "build/compile.rs"]
 mod compile;
@@ -35,21 +34,14 @@ fn main() {
 /// The images that this build embeds, by name.
 fn images(folder: &Path, sources: &[(String, String)], out: &Path) -> Vec<(String, PathBuf)> {
     let wish = env::var("CCL_KERNELS").unwrap_or_default();
-    let is_release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
     let dtypes = match wish.as_str() {
-        "none" => return Vec::new(),
+        "" | "none" => return Vec::new(),
         "all" => EVERY,
         "fatbin" => COMMON,
-        "" if is_release => COMMON,
-        "" => return Vec::new(),
         other => panic!("CCL_KERNELS is {other:?}: expected none, fatbin or all"),
     };
     match compiled(folder, sources, out, dtypes) {
         Ok(images) => images,
-        Err(why) if wish.is_empty() => {
-            println!("cargo::warning=no machine code of kernels is embedded: {}", why.replace('\n', " "));
-            Vec::new()
-        }
         Err(why) => panic!("CCL_KERNELS is {wish}, and that could not be made: {why}"),
     }
 }

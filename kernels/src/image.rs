@@ -1,10 +1,10 @@
-//! The kernels as this build carries them: their sources always, their machine code where a compiler was found.
+//! The kernels as this build carries them: their sources always, their machine code where the build was asked for it.
 
 /// The sources, as (path below `kernels/cuda`, text), sorted by path.
 pub static SOURCES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/sources.rs"));
 
 /// The machine code that this build embeds, as (name, fatbin): `interpret.f32` holds every kernel of the interpreter for
-/// one dtype. Empty where no compiler was found, and in builds that are not for release.
+/// one dtype. Empty unless `CCL_KERNELS` asked the build for it.
 pub static EMBEDDED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/images.rs"));
 
 /// The image that holds `kernel`, a name such as `ccl_interpret_f32_sum_ll`; nothing if this build embeds none. The
