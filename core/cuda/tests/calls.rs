@@ -1,4 +1,5 @@
 //! Every call against the fake driver: once as it should be, and each failing once.
+#![allow(clippy::unwrap_used)]
 
 mod fake;
 

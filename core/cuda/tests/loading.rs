@@ -1,4 +1,5 @@
 //! Drivers that are not there, or are not what they should be.
+#![allow(clippy::unwrap_used)]
 
 mod fake;
 

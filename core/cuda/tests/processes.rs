@@ -1,4 +1,5 @@
 //! Two processes that share memory and events, and processes with other drivers.
+#![allow(clippy::unwrap_used)]
 
 mod fake;
 

@@ -5,7 +5,6 @@ pub(crate) type Answer<T = ()> = Result<T, i32>;
 
 pub(crate) const INVALID_VALUE: i32 = 1;
 pub(crate) const OUT_OF_MEMORY: i32 = 2;
-pub(crate) const NOT_INITIALIZED: i32 = 3;
 pub(crate) const NO_DEVICE: i32 = 100;
 pub(crate) const INVALID_DEVICE: i32 = 101;
 pub(crate) const INVALID_IMAGE: i32 = 200;

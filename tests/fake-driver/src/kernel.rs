@@ -101,6 +101,7 @@ pub(crate) fn module_function(function: Out<usize>, module: usize, name: Text) -
     Ok(())
 }
 
+#[expect(clippy::too_many_arguments, reason = "as many as the driver's")]
 pub(crate) fn library_load_data(
     library: Out<usize>,
     image: usize,

@@ -133,7 +133,7 @@ pub(crate) fn memset_bytes_async(address: u64, value: u8, bytes: usize, stream: 
 
 pub(crate) fn memset_words_async(address: u64, value: u32, count: usize, stream: usize) -> Answer {
     let stream = stream::of(stream)?;
-    if address % 4 != 0 {
+    if !address.is_multiple_of(4) {
         return Err(INVALID_VALUE);
     }
     check(&[(address, count * 4)])?;
@@ -208,7 +208,7 @@ pub(crate) fn mem_handle_for_address_range(
 ) -> Answer {
     let device = current()?;
     check(&[(address, bytes)])?;
-    if kind != DMA_BUF || flags != 0 || address % 4096 != 0 || !bytes.is_multiple_of(4096) {
+    if kind != DMA_BUF || flags != 0 || !address.is_multiple_of(4096) || !bytes.is_multiple_of(4096) {
         return Err(INVALID_VALUE);
     }
     let copy: OwnedFd = devices().all[device].arena.file().try_clone().map_err(|_| OPERATING_SYSTEM)?;

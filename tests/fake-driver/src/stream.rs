@@ -27,9 +27,12 @@ pub(crate) struct Stream {
     pub(crate) part: Mutex<Option<Part>>,
 }
 
+/// How far other streams must have come first, and what is done then.
+type Item = (Vec<(Arc<Stream>, u64)>, Work);
+
 #[derive(Default)]
 struct Queue {
-    work: VecDeque<(Vec<(Arc<Stream>, u64)>, Work)>,
+    work: VecDeque<Item>,
     has_thread: bool,
 }
 
@@ -121,7 +124,7 @@ impl Stream {
         }
     }
 
-    fn next(&self) -> Option<(Vec<(Arc<Stream>, u64)>, Work)> {
+    fn next(&self) -> Option<Item> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(work) = queue.work.pop_front() {
