@@ -1,17 +1,20 @@
 //! The kernels that a communicator has loaded, and whether a launch of them fits its device.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use ccl_cuda::{Function, Module};
 use ccl_kernels::shape::{Protocol, SHARED_BYTES, block_threads, kernel_name};
 use ccl_plan::{Collective, Dtype, ReduceOp};
 
+use super::image::Image;
 use super::{Opened, failed};
 use crate::error::{Error, Fault, Result};
 
 /// Loaded kernels by name.
 pub(super) struct Kernels {
-    module: Option<Module>,
+    /// By the images that they are.
+    modules: HashMap<usize, Module>,
     loaded: HashMap<String, Kernel>,
 }
 
@@ -24,7 +27,7 @@ pub(super) struct Kernel {
 
 impl Kernels {
     pub(super) fn new() -> Kernels {
-        Kernels { module: None, loaded: HashMap::new() }
+        Kernels { modules: HashMap::new(), loaded: HashMap::new() }
     }
 
     /// The kernel of a call; loaded on first use, which blocks.
@@ -37,9 +40,10 @@ impl Kernels {
         if let Some(kernel) = self.loaded.get(&name) {
             return Ok(kernel.clone());
         }
-        let module = match &self.module {
-            Some(module) => module,
-            None => self.module.insert(super::image::load(opened)?),
+        let image = Image::of(opened, &name)?;
+        let module = match self.modules.entry(image.key()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(image.load(opened)?),
         };
         let function = module.function(&name).map_err(failed)?;
         function.load().map_err(failed)?;
