@@ -34,6 +34,12 @@ pub fn example_network() -> PathBuf {
     built(&BUILT, "libccl_net_example.so", &["ccl-net-example"])
 }
 
+/// The CUDA driver without a device behind it, built like the calling test.
+pub fn fake_driver() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    built(&BUILT, "examples/libccl_cuda_fake_driver.so", &["ccl-cuda", "--example=ccl_cuda_fake_driver"])
+}
+
 /// An example of the crate of the tools, built for release; brought up to date by each call.
 pub fn example(name: &str) -> PathBuf {
     let target = target_folder();
