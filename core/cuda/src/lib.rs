@@ -5,7 +5,10 @@
 //!
 //! let driver = match Driver::load(None) {
 //!     Ok(driver) => driver,
-//!     Err(absent) => return println!("{absent}"),
+//!     Err(absent) => {
+//!         println!("{absent}");
+//!         return Ok(());
+//!     }
 //! };
 //! for device in driver.devices()? {
 //!     let context = Context::primary(&device)?;
