@@ -114,6 +114,19 @@ fn calls_on_device_memory_follow_their_stream() {
 }
 
 #[test]
+fn ranks_on_host_memory_refuse_device_buffers() {
+    let Some(device) = on("0", "ranks_on_host_memory_refuse_device_buffers", &[]) else { return };
+    local::run_with(&config(&[("CCL_DEVICE", "none")]), 2, |comm| {
+        let mut buffer = DeviceBuffer::new(&device, 0, 4000)?;
+        let call = Request { count: 1000, ..Request::all_reduce_in_place(&mut [0.0f32; 0], ReduceOp::Sum) };
+        let error = comm.run_at(call, Addresses::in_place(&mut buffer)).unwrap_err();
+        assert!(error.to_string().contains("found a DeviceBuffer"), "{error}");
+        comm.barrier()
+    })
+    .unwrap();
+}
+
+#[test]
 fn messages_on_devices_cross_each_other() {
     for more in [&[][..], &[("CCL_P2P_DISABLE", "1")]] {
         let Some(config) = on("0", "messages_on_devices_cross_each_other", more) else { return };

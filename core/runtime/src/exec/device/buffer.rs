@@ -74,7 +74,7 @@ impl DeviceBuffer {
 pub struct Addresses<'a> {
     pub(crate) send: *const u8,
     pub(crate) recv: *mut u8,
-    /// Bytes of either, if they are known.
+    /// Bytes of either, if they are device buffers of our own.
     pub(crate) lengths: Option<(usize, usize)>,
     borrowed: PhantomData<&'a mut DeviceBuffer>,
 }
@@ -111,6 +111,11 @@ impl<'a> Addresses<'a> {
 
     fn at(send: *const u8, recv: *mut u8) -> Addresses<'a> {
         Addresses { send, recv, lengths: None, borrowed: PhantomData }
+    }
+
+    /// Whether they are device buffers of our own.
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.lengths.is_some()
     }
 
     /// Refuses buffers that are known to be shorter than a call needs.

@@ -66,6 +66,9 @@ impl Engine {
         at: Addresses<'_>,
         (stream, gate, is_grouped): (&Stream, Option<Gate>, bool),
     ) -> Result<()> {
+        if self.device.is_none() && at.is_on_device() {
+            return Err(not_of_the_host().on(self.rank).during(request.collective.name()));
+        }
         let bound = request.bind_at(at, self.rank, self.n);
         let bound = bound.map_err(|error| error.on(self.rank).during(request.collective.name()))?;
         if self.device.is_none() {
@@ -169,4 +172,12 @@ fn staged(buffers: &mut Buffers<'_>, bound: &Bound) -> Staged {
             Staged { send: (base, 0), recv: (base, buffer.len()), in_place: Some(offsets) }
         }
     }
+}
+
+#[cold]
+fn not_of_the_host() -> Error {
+    Error::usage(
+        "expected host memory for a rank that works on host memory, found a DeviceBuffer",
+        "let the rank work on the buffer's device (CCL_DEVICE), or copy the buffer to the host first",
+    )
 }
