@@ -209,7 +209,7 @@ fn an_endless_kernel_is_given_up() {
 
 /// What the emulator costs: `cargo test -p ccl-kernels-emulator --test emulator -- --ignored --nocapture`.
 #[test]
-#[ignore = "measures"]
+#[ignore = "measures: a step of `scripts/test long`"]
 fn speed() {
     for threads in [32, 512] {
         let mut words = Guarded::new(600);

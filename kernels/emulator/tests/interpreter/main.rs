@@ -35,7 +35,7 @@ fn two_hundred_seeds_give_the_oracles_bytes() {
 }
 
 #[test]
-#[ignore = "minutes: many seeds of every kind"]
+#[ignore = "many seeds of every kind: a step of `scripts/test long`"]
 fn many_seeds_of_every_kind_give_the_oracles_bytes() {
     let most = std::env::var("CCL_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(20);
     for seed in (first_seed()..).take(most) {
