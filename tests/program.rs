@@ -40,6 +40,17 @@ pub fn fake_driver() -> PathBuf {
     built(&BUILT, "examples/libccl_cuda_fake_driver.so", &["ccl-cuda", "--example=ccl_cuda_fake_driver"])
 }
 
+/// The programs of the suite for devices, built like the calling test: `ccl`, `facts` and `contract`.
+pub fn gpu_suite() -> [PathBuf; 3] {
+    static FACTS: OnceLock<PathBuf> = OnceLock::new();
+    static CONTRACT: OnceLock<PathBuf> = OnceLock::new();
+    [
+        ccl(),
+        built(&FACTS, "examples/facts", &["ccl-tools", "--example=facts"]),
+        built(&CONTRACT, "examples/contract", &["ccl-cuda", "--example=contract"]),
+    ]
+}
+
 /// An example of the crate of the tools, built for release; brought up to date by each call.
 pub fn example(name: &str) -> PathBuf {
     let target = target_folder();

@@ -7,24 +7,27 @@ use std::process::Command;
 
 use crate::toolchain::Toolchain;
 
-/// What is compiled as one: a source file, for one dtype.
+/// What is compiled as one: a source file, for one dtype, or for one operation on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Unit {
     /// Relative to the folder of sources.
     pub(crate) source: String,
     /// As `variants.h` names it; `bytes` for what only moves.
     pub(crate) dtype: &'static str,
+    /// As `variants.h` names it; all of them if there is none.
+    pub(crate) op: Option<&'static str>,
 }
 
 impl Unit {
     /// The name of its image: `interpret.f32`.
     pub(crate) fn name(&self) -> String {
         let stem = Path::new(&self.source).file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        format!("{stem}.{}", self.dtype)
+        let op = self.op.map(|op| format!(".{op}")).unwrap_or_default();
+        format!("{stem}.{}{op}", self.dtype)
     }
 
     fn defines(&self) -> Vec<String> {
-        let op = (self.dtype == BYTES).then(|| "-DCCL_ONLY_OP=copy".to_owned());
+        let op = self.op.or((self.dtype == BYTES).then_some("copy")).map(|op| format!("-DCCL_ONLY_OP={op}"));
         [format!("-DCCL_ONLY_DTYPE={}", self.dtype)].into_iter().chain(op).collect()
     }
 }
@@ -98,7 +101,7 @@ impl Compiler<'_> {
     /// In words: what the compiler said.
     pub(crate) fn compile(&self, unit: &Unit, target: Target) -> Result<Compiled, String> {
         let file = self.into.join(format!("{}.{}", unit.name(), target.arch()));
-        let [log, inputs] = ["log", "inputs"].map(|what| with(&file, what));
+        let [log, inputs] = [log_of(&file), with(&file, "inputs")];
         let words = |error: std::io::Error| format!("{}: {error}", file.display());
         fs::create_dir_all(self.into).map_err(words)?;
         // Two builds at once want the same.
@@ -167,7 +170,12 @@ pub(crate) fn units(sources: &[(String, String)], dtypes: &[&'static str]) -> Ve
     let sources = sources.iter().map(|(name, _)| name).filter(|name| name.ends_with(".cu"));
     let pairs = sources.flat_map(|source| dtypes.iter().map(move |dtype| (source, *dtype)));
     let pairs = pairs.filter(|(source, dtype)| *dtype != BYTES || source.as_str() == INTERPRETER);
-    pairs.map(|(source, dtype)| Unit { source: source.clone(), dtype }).collect()
+    pairs.map(|(source, dtype)| Unit { source: source.clone(), dtype, op: None }).collect()
+}
+
+/// Where what was said when a file was compiled lies.
+pub(crate) fn log_of(file: &Path) -> PathBuf {
+    with(file, "log")
 }
 
 /// Runs a command that must succeed; what it said.

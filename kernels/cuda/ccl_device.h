@@ -63,9 +63,12 @@ static_assert(sizeof(Vec16) == 16 && sizeof(LlLine) == 16, "lines are 16 bytes")
 //
 // CCL_KERNEL(name, Args, most_threads)  begins a kernel; its body sees `args`
 // CCL_INLINE                            begins a function of kernels, inlined
-// CCL_DEVICE                            begins a function of kernels that need not be
+// CCL_ONCE                              begins a function of kernels with one caller; inlined on devices
+// CCL_LEAF                              begins a function of kernels that is called and calls no other, so that nothing
+//                                       has to be saved: `kernels/tests/gates` sees to it
 // CCL_MEMBER                            begins a function of an object
 // CCL_UNROLL                            before a loop of constant length
+// CCL_ROLLED                            before a loop that is to stay one
 // CCL_SHARED(T, name)                   T* name: the block's dynamic shared memory, aligned to 128 bytes
 // CCL_PLANT(number)                     whether a planted bug is wanted: never on a device
 // CCL_ASSERT(condition)                 checked in emulation, where its failure ends the run with a report

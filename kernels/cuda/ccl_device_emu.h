@@ -48,9 +48,11 @@ extern "C" __thread CclEmuThread* ccl_emu_current;
 extern "C" void ccl_emu_register(CclEmuKernel*);
 
 #define CCL_INLINE static inline __attribute__((always_inline))
-#define CCL_DEVICE static inline
+#define CCL_ONCE static inline
+#define CCL_LEAF static inline
 #define CCL_MEMBER inline __attribute__((always_inline))
 #define CCL_UNROLL
+#define CCL_ROLLED
 #define CCL_KERNEL(name, Args, most_threads)                                                                     \
     static void name##_body(const Args& args);                                                                   \
     static void name##_entry(const void* bytes) { name##_body(*static_cast<const Args*>(bytes)); }               \

@@ -13,12 +13,14 @@
 #endif
 
 #define CCL_INLINE static __device__ __forceinline__
-// Kept apart: inlined into each other, one kernel is 750 kB and takes 20 s to compile.
-#define CCL_DEVICE static __device__ __noinline__
+// What has one caller costs nothing inlined, and a call would: whoever calls while it is called itself saves registers.
+#define CCL_ONCE static __device__ __forceinline__
+#define CCL_LEAF static __device__ __noinline__
 #define CCL_MEMBER __device__ __forceinline__
 #define CCL_UNROLL _Pragma("unroll")
+#define CCL_ROLLED _Pragma("unroll 1")
 #define CCL_KERNEL(name, Args, most_threads) \
-    extern "C" __global__ void __launch_bounds__(most_threads) name(CCL_ARGS(Args))
+    extern "C" __global__ void __launch_bounds__(most_threads, 1) name(CCL_ARGS(Args))
 #define CCL_SHARED(T, name) T* name = reinterpret_cast<T*>(ccl_shared_memory)
 #define CCL_PLANT(number) false
 #define CCL_ASSERT(condition) static_cast<void>(0)

@@ -65,6 +65,8 @@ struct Cursor {
     u64 grain_count;
     u32 input_shape;
     u32 output_shape;
+    // What the last Move covers.
+    Stretch stretch;
     // Where expressions of several terms are worked out.
     i64 values[16];
     u16 work[48];
@@ -81,12 +83,12 @@ CCL_INLINE i64 product(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(
 CCL_INLINE i64 sum(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) + static_cast<u64>(b)); }
 
 // Rounded down, by a divisor of at least 1.
-CCL_DEVICE i64 floor_quotient(i64 a, i64 b) {
+CCL_INLINE i64 floor_quotient(i64 a, i64 b) {
     i64 quotient = a / b;
     return a % b < 0 ? quotient - 1 : quotient;
 }
 
-CCL_DEVICE i64 floor_remainder(i64 a, i64 b) {
+CCL_INLINE i64 floor_remainder(i64 a, i64 b) {
     i64 remainder = a % b;
     return remainder < 0 ? remainder + b : remainder;
 }
@@ -99,7 +101,7 @@ CCL_INLINE i64 wrapped(i64 value, i64 n) {
     return floor_remainder(value, n < 1 ? 1 : n);
 }
 
-CCL_DEVICE i64 sum_value(const ProgramSum* expr, const Vars* vars) {
+CCL_INLINE i64 sum_value(const ProgramSum* expr, const Vars* vars) {
     i64 value = expr->constant;
     value = sum(value, product(expr->of_rank, vars->place));
     value = sum(value, product(expr->of_root, vars->root));
@@ -108,13 +110,13 @@ CCL_DEVICE i64 sum_value(const ProgramSum* expr, const Vars* vars) {
     return expr->modulus == 1 ? wrapped(value, vars->n) : value;
 }
 
-CCL_DEVICE i64 zero_bits(i64 value) {
+CCL_ONCE i64 zero_bits(i64 value) {
     i64 zeros = 0;
     for (u64 bits = static_cast<u64>(value); bits != 0 && (bits & 1) == 0; bits >>= 1) ++zeros;
     return zeros;
 }
 
-CCL_DEVICE i64 applied(const ProgramExpr* expr, i64 a, i64 b, i64 n) {
+CCL_ONCE i64 applied(const ProgramExpr* expr, i64 a, i64 b, i64 n) {
     i64 divisor = expr->constant < 1 ? 1 : expr->constant;
     switch (expr->kind) {
         case EXPR_LOW_BIT: return static_cast<i64>(static_cast<u64>(a) & (0 - static_cast<u64>(a)));
@@ -138,7 +140,7 @@ CCL_INLINE bool takes_two(u32 kind) {
 
 // Of several terms: what is to be worked out is stacked, an expression a second time below its operands. There are at
 // most 16 terms in all.
-CCL_DEVICE i64 stacked_value(Cursor* cursor, u32 id) {
+CCL_ONCE i64 stacked_value(Cursor* cursor, u32 id) {
     const u16 OPERANDS_DONE = 0x8000;
     u32 work = 0;
     u32 values = 0;
@@ -162,13 +164,13 @@ CCL_DEVICE i64 stacked_value(Cursor* cursor, u32 id) {
     return cursor->values[0];
 }
 
-CCL_DEVICE i64 value_of(Cursor* cursor, u32 id) {
+CCL_LEAF i64 value_of(Cursor* cursor, u32 id) {
     const ProgramExpr* expr = cursor->exprs + id;
     if (expr->kind == EXPR_SUM) return sum_value(reinterpret_cast<const ProgramSum*>(expr), &cursor->vars);
     return stacked_value(cursor, id);
 }
 
-CCL_DEVICE i64 bound_value(const ProgramBound* bound, const Vars* vars) {
+CCL_INLINE i64 bound_value(const ProgramBound* bound, const Vars* vars) {
     i64 value = bound->constant;
     value += bound->of_n * vars->n + bound->of_rank * vars->place;
     return value + bound->of_vars[0] * vars->v[0] + bound->of_vars[1] * vars->v[1];
@@ -188,7 +190,7 @@ CCL_INLINE u32 place_of(const Cursor* cursor, u32 rank) {
     return cursor->place_of == nullptr || rank >= ranks(cursor) ? rank : cursor->place_of[rank];
 }
 
-CCL_DEVICE Range cut(const Cursor* cursor, u64 count) {
+CCL_INLINE Range cut(const Cursor* cursor, u64 count) {
     if (cursor->parts == 1) return {0, count};
     u64 grain = cursor->grain_count;
     u64 grains = divided_up(count, grain);
@@ -214,23 +216,24 @@ CCL_INLINE u64 block_offset(const Cursor* cursor, u32 shape, u32 table, u32 rank
 }
 
 // The elements of a rank's block that this pass covers, from the block's start.
-CCL_DEVICE Range block_pass(const Cursor* cursor, u32 extent, u32 rank) {
+CCL_INLINE Range block_pass(const Cursor* cursor, u32 extent, u32 rank) {
     Range range = cut(cursor, block_count(cursor, extent, rank));
     u64 start = least(range.start + cursor->pass * cursor->most_count, range.end);
     return {start, least(start + cursor->most_count, range.end)};
 }
 
-CCL_DEVICE u64 chunks_of(const Cursor* cursor) {
+CCL_INLINE u64 chunks_of(const Cursor* cursor) {
     return cursor->header->chunks_constant + static_cast<u64>(cursor->header->chunks_per_rank) * ranks(cursor);
 }
 
-CCL_DEVICE u64 passes_of(const Cursor* cursor) {
+CCL_ONCE u64 passes_of(const Cursor* cursor) {
     if (is_whole(cursor)) {
         Range range = cut(cursor, cursor->count);
         return divided_up(range.end - range.start, most(chunks_of(cursor) * cursor->most_count, 1));
     }
     u64 longest = 0;
     u32 blocks = cursor->tables == nullptr ? 1 : 2 * ranks(cursor);
+    CCL_ROLLED
     for (u32 i = 0; i < blocks; ++i) {
         u64 n = ranks(cursor);
         u64 count = cursor->tables == nullptr ? cursor->count : cursor->tables[i < n ? i : i + n];
@@ -240,7 +243,7 @@ CCL_DEVICE u64 passes_of(const Cursor* cursor) {
     return divided_up(longest, most(cursor->most_count, 1));
 }
 
-CCL_DEVICE void cut_pass(Cursor* cursor) {
+CCL_ONCE void cut_pass(Cursor* cursor) {
     Range range = cut(cursor, cursor->count);
     u64 k = most(chunks_of(cursor), 1);
     u64 start = least(range.start + cursor->pass * k * cursor->most_count, range.end);
@@ -252,7 +255,7 @@ CCL_DEVICE void cut_pass(Cursor* cursor) {
 }
 
 // The elements of chunk `index`; empty if the pass ends before it.
-CCL_DEVICE Range chunk(const Cursor* cursor, u64 index) {
+CCL_INLINE Range chunk(const Cursor* cursor, u64 index) {
     Range all = cursor->chunks;
     // No chunk is as far on as 2^32, which a span's last may say.
     u64 start = index >> 32 != 0 ? all.end : least(all.start + cursor->chunk_count * index, all.end);
@@ -261,18 +264,18 @@ CCL_DEVICE Range chunk(const Cursor* cursor, u64 index) {
 
 // The walk.
 
-CCL_DEVICE void enter_pass(Cursor* cursor) {
+CCL_LEAF void enter_pass(Cursor* cursor) {
     cursor->at = cursor->start;
     cursor->depth = 0;
     if (is_whole(cursor)) cut_pass(cursor);
 }
 
-CCL_DEVICE void end_pass(Cursor* cursor) {
+CCL_ONCE void end_pass(Cursor* cursor) {
     cursor->pass += 1;
     if (cursor->pass < cursor->passes) enter_pass(cursor);
 }
 
-CCL_DEVICE void open_loop(Cursor* cursor, const ProgramLoop* loop, u32 at) {
+CCL_ONCE void open_loop(Cursor* cursor, const ProgramLoop* loop, u32 at) {
     i64 from = bound_value(&loop->from, &cursor->vars);
     i64 to = bound_value(&loop->to, &cursor->vars);
     if (from >= to) {
@@ -285,7 +288,7 @@ CCL_DEVICE void open_loop(Cursor* cursor, const ProgramLoop* loop, u32 at) {
     cursor->depth += 1;
 }
 
-CCL_DEVICE void turn_loop(Cursor* cursor) {
+CCL_ONCE void turn_loop(Cursor* cursor) {
     u32 depth = cursor->depth - 1;
     cursor->vars.v[depth] += 1;
     if (cursor->vars.v[depth] < cursor->limits[depth]) {
@@ -297,16 +300,12 @@ CCL_DEVICE void turn_loop(Cursor* cursor) {
 }
 
 // The next instruction that touches data or meets somebody; null at the end of the lane.
-CCL_DEVICE const ProgramMove* next_instruction(Cursor* cursor) {
+CCL_ONCE const ProgramMove* next_instruction(Cursor* cursor) {
     while (cursor->pass < cursor->passes) {
         u32 at = cursor->at;
-        if (at >= cursor->end) {
-            end_pass(cursor);
-            continue;
-        }
         cursor->at = at + 1;
         const ProgramMove* instruction = cursor->instructions + at;
-        switch (instruction->opcode) {
+        switch (at < cursor->end ? instruction->opcode : OP_EXIT) {
             case OP_LOOP: open_loop(cursor, reinterpret_cast<const ProgramLoop*>(instruction), at); break;
             case OP_END: turn_loop(cursor); break;
             case OP_EXIT: end_pass(cursor); break;
@@ -318,7 +317,7 @@ CCL_DEVICE const ProgramMove* next_instruction(Cursor* cursor) {
 
 // What a Move covers. False if there is nothing in it.
 
-CCL_DEVICE bool dense_stretch(const Cursor* cursor, const ProgramMove* move, i64 index, i64 span, Stretch* stretch) {
+CCL_ONCE bool dense_stretch(const Cursor* cursor, const ProgramMove* move, i64 index, i64 span, Stretch* stretch) {
     if (index < 0 || span <= 0) return false;
     u64 first = static_cast<u64>(index);
     Range range;
@@ -343,14 +342,14 @@ CCL_DEVICE bool dense_stretch(const Cursor* cursor, const ProgramMove* move, i64
 
 CCL_INLINE u64 magnitude(i64 value) { return value < 0 ? 0 - static_cast<u64>(value) : static_cast<u64>(value); }
 
-CCL_DEVICE bool touches_user(const Cursor* cursor, const ProgramMove* move) {
+CCL_ONCE bool touches_user(const Cursor* cursor, const ProgramMove* move) {
     bool touches = false;
     for (u32 i = 0; i < move->inputs; ++i) touches |= cursor->operands[move->input_ids[i]].space <= SPACE_OUT;
     for (u32 i = 0; i < move->outputs; ++i) touches |= cursor->operands[move->output_ids[i]].space <= SPACE_OUT;
     return touches;
 }
 
-CCL_DEVICE Spread spread_of(Cursor* cursor, const ProgramMove* move) {
+CCL_ONCE Spread spread_of(Cursor* cursor, const ProgramMove* move) {
     i64 every = value_of(cursor, move->every);
     if (every > 0x7fffffff || every < -0x80000000ll) every = 0x7fffffff;
     i64 run = move->run == NO_EXPR ? 1 : value_of(cursor, move->run);
@@ -359,7 +358,7 @@ CCL_DEVICE Spread spread_of(Cursor* cursor, const ProgramMove* move) {
     return {every, static_cast<u64>(run), !touches_user(cursor, move)};
 }
 
-CCL_DEVICE bool spread_stretch(Cursor* cursor, const ProgramMove* move, i64 index, i64 span, Stretch* stretch) {
+CCL_ONCE bool spread_stretch(Cursor* cursor, const ProgramMove* move, i64 index, i64 span, Stretch* stretch) {
     i64 n = cursor->vars.n;
     if (span <= 0 || index < 0 || index >= n) return false;
     u64 blocks = least(static_cast<u64>(span), static_cast<u64>(n));
@@ -374,14 +373,14 @@ CCL_DEVICE bool spread_stretch(Cursor* cursor, const ProgramMove* move, i64 inde
     return stretch->count > 0;
 }
 
-CCL_DEVICE bool stretch_of(Cursor* cursor, const ProgramMove* move, i64 index, Stretch* stretch) {
+CCL_ONCE bool stretch_of(Cursor* cursor, const ProgramMove* move, i64 index, Stretch* stretch) {
     i64 span = move->span == NO_EXPR ? 1 : value_of(cursor, move->span);
     if (move->every == NO_EXPR) return dense_stretch(cursor, move, index, span, stretch);
     return spread_stretch(cursor, move, index, span, stretch);
 }
 
 // At the start of lane `lane` of a channel.
-CCL_DEVICE void start_cursor(Cursor* cursor, u8* program, const LaunchArgs& args, const DevicePlan* plan,
+CCL_ONCE void start_cursor(Cursor* cursor, u8* program, const LaunchArgs& args, const DevicePlan* plan,
                              const DeviceComm* comm, u32 channel, u32 lane) {
     const ProgramHeader* header = reinterpret_cast<const ProgramHeader*>(program);
     const ProgramLane* lanes = reinterpret_cast<const ProgramLane*>(header + 1);

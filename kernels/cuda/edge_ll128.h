@@ -10,24 +10,33 @@ constexpr u32 LINE_WORDS = 15;
 
 // This thread's part of a line of message `site`; null where there is no line. All lanes of the warp take part. False
 // if the kernels were ended meanwhile.
-CCL_DEVICE bool receive_part(const Block* block, const Step* step, const Site* site, const Vec16* part, Vec16* data) {
+CCL_ONCE bool receive_part(const Block* block, const Step* step, const Site* site, const Vec16* part, Vec16* data) {
     bool has_flag = part != nullptr && ccl_lane() % LINE_THREADS == LINE_THREADS - 1;
+    u64 flag = flag_of<u64>(step, site);
     u32 turns = 0;
+    bool elsewhere = false;
     for (;;) {
         *data = ld_ll128(part);
-        u32 behind = ccl_ballot(has_flag && data->high != flag_of(site));
+        u32 behind = ccl_ballot(has_flag && data->high != flag);
         if (CCL_PLANT(9)) behind &= 1u << (LINE_THREADS - 1);
         if (behind == 0) return true;
+        bool another = has_flag && is_another(data->high, flag);
+        if (another) fail_another(block, step, site, static_cast<u32>(data->high >> 48));
+        if (ccl_any(another)) return false;
         ccl_spin_hint(at<u64>(site->address));
         if (ccl_any(aborted(block, &turns))) {
             fail(block, FAULT_ABORTED, step, site->edge, site->number + 1, site->number);
+            return false;
+        }
+        if (ccl_any(in_vain(site->edge, turns, &elsewhere))) {
+            fail_in_vain(block, step, site->edge);
             return false;
         }
     }
 }
 
 template <class D, class Op>
-CCL_DEVICE bool move_ll128(const Block* block, const Step* step, Worker worker) {
+CCL_ONCE bool move_ll128(const Block* block, const Step* step, Worker worker) {
     // A message without payload has a line.
     u64 lines = most(divided_up(step->bytes, 8 * LINE_WORDS), 1);
     u32 in_line = worker.index % LINE_THREADS;
@@ -57,7 +66,7 @@ CCL_DEVICE bool move_ll128(const Block* block, const Step* step, Worker worker) 
         for (u32 output = 0; output < step->stored; ++output) {
             const Site* site = &step->sites[FIRST_OUTPUT + output];
             if (site->edge != nullptr) {
-                Vec16 stored = {folded.low, keeps_flag ? flag_of(site) : folded.high};
+                Vec16 stored = {folded.low, keeps_flag ? flag_of<u64>(step, site) : folded.high};
                 st_ll128(exists ? at<Vec16>(site->address) + part : nullptr, stored);
             } else if (exists) {
                 store_word(block, step, site, offset, folded.low);

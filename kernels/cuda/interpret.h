@@ -17,14 +17,19 @@
 constexpr u32 MOST_THREADS = 544;
 
 // Waits until a counter says `least`; false if the kernels were ended meanwhile.
-CCL_DEVICE bool wait_for(const Block* block, const Step* step, const DeviceEdge* edge, const u64* counter, u64 least) {
+CCL_INLINE bool wait_for(const Block* block, const Step* step, const DeviceEdge* edge, const u64* counter, u64 least) {
     u32 turns = 0;
+    bool elsewhere = false;
     for (;;) {
         u64 seen = ld_acquire_sys(counter);
         if (seen >= least) return true;
         ccl_spin_hint(counter);
         if (aborted(block, &turns)) {
             fail(block, FAULT_ABORTED, step, edge, least, seen);
+            return false;
+        }
+        if (in_vain(edge, turns, &elsewhere)) {
+            fail_in_vain(block, step, edge);
             return false;
         }
     }
@@ -37,7 +42,7 @@ CCL_INLINE u64 size_word(const LaunchArgs& args, const Step* step) {
 
 // One thread for each edge: waits until it is ready, and looks at what came.
 template <u32 Protocol>
-CCL_DEVICE bool admit(const Block* block, const LaunchArgs& args, Step* step, Site* site) {
+CCL_ONCE bool admit(const Block* block, const LaunchArgs& args, Step* step, Site* site) {
     const DeviceEdge* edge = site->edge;
     if (edge == nullptr) return true;
     if (!site->ready && !wait_for(block, step, edge, other_counter(edge), needed(edge, site->number))) return false;
@@ -62,9 +67,8 @@ CCL_DEVICE bool admit(const Block* block, const LaunchArgs& args, Step* step, Si
 // One thread for each edge: says that the step is done. What was read has been folded or stored by all threads, and what
 // was stored is behind the barrier that this thread has met them at, so the release covers it.
 template <u32 Protocol>
-CCL_DEVICE void tell(const Block* block, const LaunchArgs& args, const Step* step, const Site* site) {
+CCL_ONCE void tell(const Block* block, const LaunchArgs& args, const Step* step, const Site* site) {
     const DeviceEdge* edge = site->edge;
-    if (edge == nullptr) return;
     u64 done = site->number + 1;
     if (edge->direction == RECEIVES) {
         // Pairs with the acquire in `wait_for` or `edge_site` of the sender. Nothing of ours follows from it.
@@ -90,8 +94,18 @@ CCL_INLINE Site* site_of(Step* step, u32 index) {
     return index < FIRST_OUTPUT + step->outputs ? &step->sites[index] : nullptr;
 }
 
+// Tells of the site that is this thread's; a planted bug has some told before data is moved.
+template <u32 Protocol>
+CCL_INLINE void tell_own(const Block* block, const LaunchArgs& args, Step* step, Worker worker, bool before) {
+    if (worker.index >= worker.all) return;
+    Site* site = site_of(step, worker.index);
+    if (site == nullptr || site->edge == nullptr) return;
+    bool early = CCL_PLANT(site->edge->direction == RECEIVES ? 2 : 3);
+    if (early == before) tell<Protocol>(block, args, step, site);
+}
+
 // Waits until every lane of the channel is here; by one thread. False if the kernels were ended meanwhile.
-CCL_DEVICE bool meet(const Block* block, const Step* step) {
+CCL_ONCE bool meet(const Block* block, const Step* step) {
     LaneBarrier* barrier = at<LaneBarrier>(block->comm.barriers) + block->channel;
     u32 met = ld_acquire_gpu(&barrier->met);
     // Releases what this block has stored; the last to arrive acquires it from all and releases it with `met`.
@@ -113,7 +127,7 @@ CCL_DEVICE bool meet(const Block* block, const Step* step) {
 }
 
 // Waits until peers have read all that was lent to them; by one thread.
-CCL_DEVICE bool await_readers(Block* block, const Step* step) {
+CCL_ONCE bool await_readers(Block* block, const Step* step) {
     while (block->lending != 0) {
         DeviceEdge* edge = at<DeviceEdge>(block->comm.edges) + (block->lending - 1);
         if (!CCL_PLANT(12) && !wait_for(block, step, edge, at<u64>(edge->head), edge->done)) return false;
@@ -125,7 +139,7 @@ CCL_DEVICE bool await_readers(Block* block, const Step* step) {
 
 // Before a step's data is moved; false if the block gives up.
 template <u32 Protocol>
-CCL_DEVICE bool enter_step(const Block* block, const LaunchArgs& args, Step* step, Worker worker) {
+CCL_ONCE bool enter_step(const Block* block, const LaunchArgs& args, Step* step, Worker worker) {
     bool stays = true;
     if (step->action == ACTION_BARRIER) {
         if (worker.index == 0) stays = meet(block, step);
@@ -151,7 +165,7 @@ CCL_INLINE void copy_words(void* to, u64 from, u32 bytes) {
 
 // By the thread ahead: whether the program is one that this launch can run, and where its lane begins.
 template <class D, class Op>
-CCL_DEVICE bool prepare(Block* block, const LaunchArgs& args, Step* step) {
+CCL_ONCE bool prepare(Block* block, const LaunchArgs& args, Step* step) {
     const ProgramHeader* header = reinterpret_cast<const ProgramHeader*>(block->program);
     u32 lanes = block->plan.lanes;
     step->instruction = 0;
@@ -177,48 +191,53 @@ CCL_DEVICE bool prepare(Block* block, const LaunchArgs& args, Step* step) {
     return true;
 }
 
-// Brings everything to shared memory and makes the first step.
-template <class D, class Op, u32 Protocol>
-CCL_DEVICE void begin(Block* block, const LaunchArgs& args, bool ahead) {
+// Brings everything to shared memory.
+CCL_ONCE void begin(Block* block, const LaunchArgs& args) {
     copy_words(&block->comm, args.comm, sizeof(DeviceComm));
     copy_words(&block->plan, args.plan, sizeof(DevicePlan));
     ccl_sync();
     copy_words(block->program, block->plan.program, static_cast<u32>(least(block->plan.program_bytes, PROGRAM_MOST_BYTES)));
-    ccl_sync();
-    if (ahead) {
-        if (prepare<D, Op>(block, args, &block->steps[0])) {
-            make_step<D, Op, Protocol>(block, args, &block->steps[0]);
-        } else {
-            block->steps[0].action = ACTION_FAULT;
-        }
+    if (ccl_thread() == 0) {
+        Step* start = &block->steps[0];
+        start->action = ACTION_START;
+        start->gated = false;
+        start->inputs = 0;
+        start->outputs = 0;
     }
     ccl_sync();
 }
 
+// Makes the step after this one; by the thread ahead.
+template <class D, class Op, u32 Protocol>
+CCL_ONCE void look_ahead(Block* block, const LaunchArgs& args, const Step* step, Step* next) {
+    if (step->action == ACTION_START && !prepare<D, Op>(block, args, next)) {
+        next->action = ACTION_FAULT;
+    } else {
+        make_step<Protocol>(block, args, next);
+    }
+}
+
 // The kernel's body.
 template <class D, class Op, u32 Protocol>
-CCL_DEVICE void interpret(const LaunchArgs& args) {
+CCL_ONCE void interpret(const LaunchArgs& args) {
     CCL_SHARED(Block, block);
     Worker worker = {ccl_thread(), (ccl_threads() - 1) / CCL_WARP * CCL_WARP};
     bool works = worker.index < worker.all;
-    bool ahead = worker.index == worker.all;
-    begin<D, Op, Protocol>(block, args, ahead);
+    begin(block, args);
     u32 now = 0;
-    while (block->steps[now].action == ACTION_MOVE || block->steps[now].action == ACTION_BARRIER) {
+    while (block->steps[now].action != ACTION_DONE && block->steps[now].action != ACTION_FAULT) {
         Step* step = &block->steps[now];
         u32 next = now == 2 || (now == 1 && CCL_PLANT(15)) ? 0 : now + 1;
         bool stays = true;
-        if (ahead) make_step<D, Op, Protocol>(block, args, &block->steps[next]);
+        if (worker.index == worker.all) look_ahead<D, Op, Protocol>(block, args, step, &block->steps[next]);
         if (step->gated || step->action == ACTION_BARRIER) {
             if (works) stays = enter_step<Protocol>(block, args, step, worker);
             if (!CCL_PLANT(6) && ccl_sync_or(!stays)) return;
         }
-        Site* site = works ? site_of(step, worker.index) : nullptr;
-        bool early = site != nullptr && site->edge != nullptr && CCL_PLANT(site->edge->direction == RECEIVES ? 2 : 3);
-        if (early) tell<Protocol>(block, args, step, site);
+        if (CCL_PLANT(2) || CCL_PLANT(3)) tell_own<Protocol>(block, args, step, worker, true);
         if (works && step->action == ACTION_MOVE) stays = move_data<D, Op, Protocol>(block, step, worker);
         if (ccl_sync_or(!stays)) return;
-        if (step->action == ACTION_MOVE && site != nullptr && !early) tell<Protocol>(block, args, step, site);
+        if (step->action == ACTION_MOVE) tell_own<Protocol>(block, args, step, worker, false);
         now = next;
     }
     if (worker.index == 0 && block->steps[now].action == ACTION_DONE) await_readers(block, &block->steps[now]);

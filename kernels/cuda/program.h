@@ -83,7 +83,8 @@ struct DeviceEdge {
     u32 channel;
     u32 tag;
     u32 direction;
-    u64 reserved[3];
+    u64 others;
+    u64 reserved[2];
 };
 
 constexpr u32 NO_EDGE = 0xffffffffu;
@@ -255,7 +256,12 @@ constexpr u32 EXTENT_SEND_BLOCK = 1;
 constexpr u32 EXTENT_RECV_BLOCK = 2;
 
 // The offset of a field, in a constant expression that no compiler's headers are needed for.
+#if defined(__CUDACC_RTC__)
+// NVRTC knows it by this name only.
+#define CCL_OFFSET(type, field) __INTADDR__(&((type*)0)->field)
+#else
 #define CCL_OFFSET(type, field) __builtin_offsetof(type, field)
+#endif
 
 static_assert(sizeof(LaunchArgs) == 96 && CCL_OFFSET(LaunchArgs, scalar_bits) == 56, "as in layout.rs");
 static_assert(CCL_OFFSET(LaunchArgs, tables) == 64 && CCL_OFFSET(LaunchArgs, root) == 72, "as in layout.rs");
@@ -268,7 +274,7 @@ static_assert(CCL_OFFSET(DevicePlan, scratch_cells) == 36 && CCL_OFFSET(DevicePl
 static_assert(sizeof(DeviceEdge) == 128 && CCL_OFFSET(DeviceEdge, lent) == 32, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceEdge, done) == 48 && CCL_OFFSET(DeviceEdge, lending) == 64, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceEdge, slot_bytes) == 72 && CCL_OFFSET(DeviceEdge, protocol) == 84, "as in layout.rs");
-static_assert(CCL_OFFSET(DeviceEdge, peer) == 88 && CCL_OFFSET(DeviceEdge, direction) == 100, "as in layout.rs");
+static_assert(CCL_OFFSET(DeviceEdge, direction) == 100 && CCL_OFFSET(DeviceEdge, others) == 104, "as in layout.rs");
 static_assert(sizeof(LaneBarrier) == 8 && CCL_OFFSET(LaneBarrier, met) == 4, "as in layout.rs");
 static_assert(sizeof(DeviceError) == 48 && CCL_OFFSET(DeviceError, peer) == 12, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceError, edge) == 24 && CCL_OFFSET(DeviceError, expected) == 32, "as in layout.rs");

@@ -65,7 +65,7 @@ CCL_INLINE u64 one_nan(double value) { return value != value ? 0x7ffffffffffffff
 
 // A binary32 that rounds to any narrower float as `value` itself would: if it is not exact, it is the neighbour whose
 // last bit is 1, so that no tie is mistaken.
-CCL_DEVICE float rounded_to_odd(double value) {
+CCL_LEAF float rounded_to_odd(double value) {
     float near = static_cast<float>(value);
     double exact = near;
     u32 bits = bits_of(near);

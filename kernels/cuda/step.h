@@ -10,6 +10,7 @@ enum Action : u32 {
     ACTION_MOVE = 1,
     ACTION_BARRIER = 2,
     ACTION_FAULT = 3,
+    ACTION_START = 4,  // nothing, before the first
 };
 
 // How an operand's pieces lie.
@@ -43,6 +44,8 @@ struct Site {
 struct Step {
     u32 action;
     u32 instruction;
+    // Of the call and of what it moves here: it goes into the flags of lines.
+    u32 mark;
     u64 bytes;
     u64 pieces;
     u64 piece_bytes;
@@ -85,7 +88,7 @@ CCL_INLINE T* at(u64 address) {
 }
 
 // Says what went wrong, if nobody has before, and ends all kernels of this rank.
-CCL_DEVICE void fail(const Block* block, u32 code, const Step* step, const DeviceEdge* edge, u64 expected, u64 found) {
+CCL_LEAF void fail(const Block* block, u32 code, const Step* step, const DeviceEdge* edge, u64 expected, u64 found) {
     DeviceError* error = at<DeviceError>(block->comm.error);
     if (atomic_cas_acq_rel_sys(&error->claimed, 0u, 1u) == 0) {
         st_relaxed_sys(&error->instruction, step->instruction);
@@ -114,12 +117,51 @@ CCL_INLINE bool aborted(const Block* block, u32* turns) {
     return *turns % LOOKS_EVERY == 0 && !CCL_PLANT(10) && ld_relaxed_sys(at<u32>(block->comm.abort)) != 0;
 }
 
+// Which of the queue's slots a message is in.
+CCL_INLINE u32 slot_of(u64 number, u32 slots) {
+    if ((slots & (slots - 1)) == 0) return static_cast<u32>(number) & (slots - 1);
+    return static_cast<u32>(number % slots);
+}
+
+// Whether the first line of an edge's next message is there, or under simple the message.
+CCL_INLINE bool has_next(const DeviceEdge* edge) {
+    u64 next = edge->done + 1;
+    if (edge->protocol == PROTOCOL_SIMPLE) return ld_acquire_sys(at<u64>(edge->tail)) >= next;
+    u64 line = edge->slots + static_cast<u64>(slot_of(edge->done, edge->slot_count)) * edge->stride_bytes;
+    if (edge->protocol == PROTOCOL_LL) return (ld_relaxed_sys(&at<LlLine>(line)->flag0) ^ static_cast<u32>(next)) << 16 == 0;
+    return (ld_relaxed_sys(at<u64>(line + 120)) ^ next) << 16 == 0;
+}
+
+// Whether the sender has gone on to a call of another protocol.
+CCL_LEAF bool sends_otherwise(const DeviceEdge* edge) {
+    if (edge->direction == SENDS || edge->others == 0) return false;
+    for (u32 protocol = PROTOCOL_SIMPLE; protocol <= PROTOCOL_LL128; ++protocol) {
+        const DeviceEdge* other = at<DeviceEdge>(edge->others) + protocol;
+        if (protocol != edge->protocol && other->slot_count != 0 && has_next(other)) return true;
+    }
+    return false;
+}
+
+// Whether a receiver waits in vain, asked every turn: its sender is elsewhere, seen twice and far apart. What was sent before
+// that would be here by now.
+CCL_INLINE bool in_vain(const DeviceEdge* edge, u32 turns, bool* elsewhere) {
+    if (turns % (LOOKS_EVERY * 64) != 0) return false;
+    bool before = *elsewhere;
+    *elsewhere = sends_otherwise(edge);
+    return before && *elsewhere;
+}
+
+// Says so, of a message for which the sender is in another call.
+CCL_INLINE void fail_in_vain(const Block* block, const Step* step, const DeviceEdge* edge) {
+    fail(block, FAULT_OTHER_MESSAGE, step, edge, 0, 1ull << 32);
+}
+
 // Where piece `piece` of an operand is.
 CCL_INLINE u64 distance(const Spread& spread, u64 piece) {
     return piece / spread.run * magnitude(spread.every) + piece % spread.run;
 }
 
-CCL_DEVICE u64 piece_address(const Block* block, const Step* step, const Site* site, u64 piece) {
+CCL_INLINE u64 piece_address(const Block* block, const Step* step, const Site* site, u64 piece) {
     if (site->lies == LIES_ALONG) return site->address + piece * step->piece_bytes;
     if (site->lies == LIES_CELLS) {
         return site->address + (step->spread.of_cells ? distance(step->spread, piece) : piece) * site->stride;
@@ -138,7 +180,7 @@ CCL_INLINE u32 unit_of(u64 bits) {
 }
 
 // A user buffer's range, from element `start` of the block at `place`.
-CCL_DEVICE void user_site(Block* block, const LaunchArgs& args, Site* site, bool is_input, i64 place, const Step* step,
+CCL_ONCE void user_site(Block* block, const LaunchArgs& args, Site* site, bool is_input, i64 place, const Step* step,
                           u64 start) {
     const Cursor* cursor = &block->cursor;
     u64 size = args.element_bytes;
@@ -157,10 +199,10 @@ CCL_DEVICE void user_site(Block* block, const LaunchArgs& args, Site* site, bool
     }
 }
 
-// Which of the queue's slots a message is in.
-CCL_INLINE u32 slot_of(u64 number, u32 slots) {
-    if ((slots & (slots - 1)) == 0) return static_cast<u32>(number) & (slots - 1);
-    return static_cast<u32>(number % slots);
+// 16 bits of what both ends of a message must agree on.
+CCL_INLINE u32 mark_of(u32 tag, u64 bytes) {
+    u32 mixed = tag ^ static_cast<u32>(bytes) * 0x9e3779b1u;
+    return (mixed ^ mixed >> 16) & 0xffff;
 }
 
 // Whether the other end's counter says that this end may go on with a message.
@@ -181,7 +223,7 @@ CCL_INLINE const u64* other_counter(const DeviceEdge* edge) {
 
 // False if there is no such edge, or the message does not fit it.
 template <u32 Protocol>
-CCL_DEVICE bool edge_site(Block* block, Site* site, Step* step, u32 direction, u32 peer, u32 tag) {
+CCL_ONCE bool edge_site(Block* block, Site* site, Step* step, u32 direction, u32 peer, u32 tag) {
     const DeviceComm* comm = &block->comm;
     u32 number = NO_EDGE;
     if (peer < comm->n && tag < comm->tags && block->channel < comm->channels) {
@@ -219,7 +261,7 @@ CCL_DEVICE bool edge_site(Block* block, Site* site, Step* step, u32 direction, u
 }
 
 template <u32 Protocol>
-CCL_DEVICE bool operand_site(Block* block, const LaunchArgs& args, Site* site, Step* step, u32 operand, i64 index,
+CCL_ONCE bool operand_site(Block* block, const LaunchArgs& args, Site* site, Step* step, u32 operand, i64 index,
                              u64 start) {
     Cursor* cursor = &block->cursor;
     const ProgramOperand* at = cursor->operands + operand;
@@ -243,7 +285,7 @@ CCL_DEVICE bool operand_site(Block* block, const LaunchArgs& args, Site* site, S
 }
 
 // Lends, on direct edges, what this rank keeps or only passes on. Those outputs go behind the others.
-CCL_DEVICE void lend(Block* block, Step* step, const ProgramMove* move) {
+CCL_ONCE void lend(Block* block, Step* step, const ProgramMove* move) {
     Cursor* cursor = &block->cursor;
     u64 kept = 0;
     for (u32 i = 0; i < move->outputs && kept == 0; ++i) {
@@ -272,72 +314,86 @@ CCL_DEVICE void lend(Block* block, Step* step, const ProgramMove* move) {
     step->stored = stored;
 }
 
-template <class D, class Op, u32 Protocol>
-CCL_DEVICE void make_move(Block* block, const LaunchArgs& args, Step* step, const ProgramMove* move, i64 index,
-                          u64 start) {
+// Looks up the operands of a Move, a signal or a wait: inputs, then outputs.
+template <u32 Protocol>
+CCL_ONCE bool make_sites(Block* block, const LaunchArgs& args, Step* step, const ProgramMove* move, i64 index, u64 start) {
+    CCL_ROLLED
+    for (u32 i = 0; i < step->inputs + step->outputs; ++i) {
+        bool is_input = i < step->inputs;
+        u32 k = is_input ? i : i - step->inputs;
+        u32 operand = is_input ? move->input_ids[k] : move->output_ids[k];
+        if (move->opcode != OP_MOVE) operand = reinterpret_cast<const ProgramMeeting*>(move)->operand;
+        Site* site = &step->sites[is_input ? k : FIRST_OUTPUT + k];
+        if (!operand_site<Protocol>(block, args, site, step, operand, index, start)) return false;
+    }
+    return true;
+}
+
+// The inputs that are multiplied by the scalar, as bits: a rank's own.
+CCL_INLINE u32 scaled_inputs(const Block* block, const LaunchArgs& args, const ProgramMove* move) {
     u32 scaled = 0;
+    if (!(move->finish & FINISH_PRE) || !(args.flags & LAUNCH_SCALES)) return scaled;
     for (u32 i = 0; i < move->inputs; ++i) {
-        bool is_own = block->cursor.operands[move->input_ids[i]].space == SPACE_IN;
-        scaled |= is_own && (move->finish & FINISH_PRE) && (args.flags & LAUNCH_SCALES) ? 1u << i : 0;
-        if (!operand_site<Protocol>(block, args, &step->sites[i], step, move->input_ids[i], index, start)) {
-            step->action = ACTION_FAULT;
-            return;
-        }
+        scaled |= block->cursor.operands[move->input_ids[i]].space == SPACE_IN ? 1u << i : 0;
     }
-    for (u32 i = 0; i < move->outputs; ++i) {
-        Site* site = &step->sites[FIRST_OUTPUT + i];
-        if (!operand_site<Protocol>(block, args, site, step, move->output_ids[i], index, start)) {
-            step->action = ACTION_FAULT;
-            return;
-        }
-    }
+    return scaled;
+}
+
+// What a Move covers and how it ends. False if there is nothing in it.
+CCL_ONCE bool make_move(Block* block, const LaunchArgs& args, Step* step, const ProgramMove* move, i64 index, u64* start) {
+    Stretch* stretch = &block->cursor.stretch;
+    if (!stretch_of(&block->cursor, move, index, stretch)) return false;
+    step->bytes = stretch->count * args.element_bytes;
+    step->pieces = stretch->pieces;
+    step->piece_bytes = stretch->piece_count * args.element_bytes;
+    step->spread = stretch->spread;
     step->inputs = move->inputs;
     step->outputs = move->outputs;
-    step->stored = move->outputs;
     bool divides = (move->finish & FINISH_POST) && (args.flags & LAUNCH_DIVIDES);
-    step->finish = {scaled, divides ? block->comm.n : 0, block->scalar};
-    if (Protocol == PROTOCOL_SIMPLE && (args.flags & LAUNCH_LENDS)) lend(block, step, move);
+    step->finish = {scaled_inputs(block, args, move), divides ? block->comm.n : 0, block->scalar};
+    *start = stretch->start;
+    return true;
 }
 
 // A signal or wait: a message without payload.
-template <u32 Protocol>
-CCL_DEVICE void make_meeting(Block* block, const LaunchArgs& args, Step* step, const ProgramMeeting* meeting) {
-    bool sends = meeting->opcode == OP_SIGNAL;
-    Site* site = &step->sites[sends ? FIRST_OUTPUT : 0];
-    step->inputs = sends ? 0 : 1;
-    step->outputs = sends ? 1 : 0;
-    step->stored = step->outputs;
+CCL_ONCE void make_meeting(Step* step, u32 opcode) {
+    step->bytes = 0;
+    step->pieces = 1;
+    step->piece_bytes = 0;
+    step->inputs = opcode == OP_SIGNAL ? 0 : 1;
+    step->outputs = opcode == OP_SIGNAL ? 1 : 0;
     step->finish = {0, 0, 0};
-    if (!operand_site<Protocol>(block, args, site, step, meeting->operand, 0, 0)) step->action = ACTION_FAULT;
 }
 
 // The next step of the lane. Skips Moves of empty ranges.
-template <class D, class Op, u32 Protocol>
-CCL_DEVICE void make_step(Block* block, const LaunchArgs& args, Step* step) {
+template <u32 Protocol>
+CCL_ONCE void make_step(Block* block, const LaunchArgs& args, Step* step) {
     Cursor* cursor = &block->cursor;
     while (const ProgramMove* move = next_instruction(cursor)) {
+        i64 index = 0;
+        u64 start = 0;
         step->instruction = cursor->at - 1;
         step->action = ACTION_MOVE;
         step->gated = false;
-        step->bytes = 0;
-        step->pieces = 1;
-        step->piece_bytes = 0;
         if (move->opcode == OP_BARRIER) {
             step->action = ACTION_BARRIER;
+            step->inputs = 0;
+            step->outputs = 0;
             return;
         }
-        if (move->opcode != OP_MOVE) {
-            make_meeting<Protocol>(block, args, step, reinterpret_cast<const ProgramMeeting*>(move));
-            return;
+        if (move->opcode == OP_MOVE) {
+            index = value_of(cursor, move->index);
+            if (!make_move(block, args, step, move, index, &start)) continue;
+        } else {
+            make_meeting(step, move->opcode);
         }
-        i64 index = value_of(cursor, move->index);
-        Stretch stretch;
-        if (!stretch_of(cursor, move, index, &stretch)) continue;
-        step->bytes = stretch.count * args.element_bytes;
-        step->pieces = stretch.pieces;
-        step->piece_bytes = stretch.piece_count * args.element_bytes;
-        step->spread = stretch.spread;
-        make_move<D, Op, Protocol>(block, args, step, move, index, stretch.start);
+        step->stored = step->outputs;
+        if (Protocol != PROTOCOL_SIMPLE) step->mark = mark_of(args.tag, step->bytes);
+        if (!make_sites<Protocol>(block, args, step, move, index, start)) {
+            step->action = ACTION_FAULT;
+        } else if (Protocol == PROTOCOL_SIMPLE && (args.flags & LAUNCH_LENDS) && move->opcode == OP_MOVE) {
+            lend(block, step, move);
+        }
         return;
     }
     step->action = ACTION_DONE;

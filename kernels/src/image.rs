@@ -14,13 +14,16 @@ pub fn embedded(kernel: &str) -> Option<&'static [u8]> {
     EMBEDDED.iter().find(|(embedded, _)| *embedded == name).map(|(_, bytes)| *bytes)
 }
 
-/// The name of the image that holds a kernel.
-fn image_of(kernel: &str) -> Option<String> {
+/// The name of the image that holds a kernel, such as `interpret.f32`.
+pub fn image_of(kernel: &str) -> Option<String> {
+    let (stem, variant) = stem_of(kernel)?;
+    Some(format!("{stem}.{}", variant.split('_').next()?))
+}
+
+/// The file that a kernel comes from, and which of its kernels it is: `interpret` and `f32_sum_ll`.
+pub(crate) fn stem_of(kernel: &str) -> Option<(&'static str, &str)> {
     let rest = kernel.strip_prefix("ccl_")?;
-    STEMS.iter().find_map(|stem| {
-        let dtype = rest.strip_prefix(stem)?.strip_prefix('_')?.split('_').next()?;
-        Some(format!("{stem}.{dtype}"))
-    })
+    STEMS.iter().find_map(|stem| Some((*stem, rest.strip_prefix(stem)?.strip_prefix('_')?)))
 }
 
 /// What source files are called.
@@ -29,6 +32,7 @@ const STEMS: [&str; 3] = ["interpret", "one_shot", "two_shot"];
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::target::Target;
 
     #[test]
     fn kernels_know_their_image() {
@@ -42,6 +46,24 @@ mod tests {
         for stem in STEMS {
             let file = format!("{stem}.cu");
             assert!(SOURCES.iter().any(|(path, _)| path.rsplit('/').next() == Some(&file)), "no {file}");
+        }
+    }
+
+    #[test]
+    fn every_embedded_image_holds_code_for_every_generation() {
+        if EMBEDDED.is_empty() {
+            eprintln!(
+                "\n*** SKIPPED every_embedded_image_holds_code_for_every_generation: build with CCL_KERNELS=fatbin\n"
+            );
+        }
+        for (name, bytes) in EMBEDDED {
+            let targets = crate::fatbin::targets(bytes).unwrap_or_else(|| panic!("{name} is no fatbin"));
+            let best = |capability| Target::best(targets.iter().copied(), capability);
+            let expected = [(80, 80), (89, 80), (90, 90), (100, 100), (103, 100), (120, 120), (121, 120)];
+            for (capability, own) in expected {
+                assert_eq!(best(capability), Some(Target::Machine(own)), "{name} for {capability}");
+            }
+            assert_eq!((best(75), best(130)), (None, Some(Target::Portable(80))), "{name}");
         }
     }
 }

@@ -151,8 +151,11 @@ pub struct DeviceEdge {
     pub tag: u32,
     /// 0 receives, 1 sends.
     pub direction: u32,
+    /// Address of this end's edges under all protocols, by discriminant; those that there are not have no slots. 0 if this
+    /// is the only one.
+    pub others: u64,
     /// 0.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 /// Where the lanes of a channel meet.
@@ -202,7 +205,8 @@ pub enum DeviceFault {
     /// A Move of `expected` bytes does not fit a slot of `found`.
     SlotTooSmall = 3,
     /// A slot holds other bytes, or another call's: `found` instead of `expected`, each as in
-    /// [`DeviceEdge::sizes`].
+    /// [`DeviceEdge::sizes`]; of lines the marks of both in place of tags. 0 and 1 in place of tags: the sender is in a
+    /// call of another protocol.
     OtherMessage = 4,
     /// The edge has protocol `found`, the kernel `expected`.
     OtherProtocol = 5,
@@ -280,7 +284,7 @@ records! {
     LaunchArgs: 96, scalar_bits 56, tables 64, root 72, element_bytes 84, flags 88, reserved 92;
     DeviceComm: 128, n 4, edges 8, edge_index 16, channels 24, tags 28, abort 32, error 40, barriers 48, scratch 56, scratch_bytes 64, reserved 72;
     DevicePlan: 56, rank_at 8, place_of 16, program_bytes 24, lanes 28, collective 32, scratch_cells 36, input_shape 40, output_shape 44, reserved 48;
-    DeviceEdge: 128, lent 32, done 48, lending 64, slot_bytes 72, protocol 84, peer 88, direction 100, reserved 104;
+    DeviceEdge: 128, lent 32, done 48, lending 64, slot_bytes 72, protocol 84, peer 88, direction 100, others 104, reserved 112;
     LaneBarrier: 8, met 4;
     DeviceError: 48, claimed 4, instruction 8, peer 12, channel 16, lane 20, edge 24, reserved 28, expected 32, found 40;
 }

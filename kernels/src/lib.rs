@@ -2,7 +2,8 @@
 //!
 //! One kernel family carries out every program that [`ccl_plan`] makes. It is a template over dtype, reduce operation
 //! and protocol, never over algorithm: [`shape`] says which kernel serves a call and what it needs, [`layout`] what it
-//! finds in memory. The sources are in `kernels/cuda`.
+//! finds in memory. The sources are in `kernels/cuda`; [`image`] carries them and what the build made of them, [`mod@unit`]
+//! says what is compiled for one kernel where that is nothing, and [`target`] which code a device runs.
 //!
 //! ```
 //! use ccl_kernels::shape::{self, Protocol};
@@ -18,7 +19,19 @@
 //!
 //! Deliberately not here: memory, streams and launches (`ccl-cuda`), and the choice of plans and protocols (`ccl`).
 
+pub mod fatbin;
 pub mod image;
 pub mod layout;
 pub mod shape;
 pub mod special;
+pub mod target;
+pub mod unit;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_launch_passes_at_most_128_bytes() {
+        let sizes = [size_of::<crate::layout::LaunchArgs>(), size_of::<crate::special::SpecialArgs>()];
+        assert!(sizes.iter().all(|bytes| *bytes <= 128), "{sizes:?}");
+    }
+}

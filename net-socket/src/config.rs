@@ -20,7 +20,7 @@ pub(crate) struct Config {
     pub(crate) lanes: usize,
     /// Longest message that is not striped.
     pub(crate) stripe_min_bytes: u64,
-    /// `SO_SNDBUF`; 0: the kernel tunes it.
+    /// `SO_SNDBUF`; 0: the kernel tunes it, but within a host.
     pub(crate) send_buffer_bytes: usize,
     /// `SO_RCVBUF`; 0: the kernel tunes it.
     pub(crate) recv_buffer_bytes: usize,

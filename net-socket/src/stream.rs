@@ -11,7 +11,7 @@ use std::time::Duration;
 use ccl_plugin::Error;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::config::Config;
 
@@ -34,7 +34,7 @@ impl Stream {
         let domain = if to.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
         let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))
             .map_err(|error| Error::system("make a socket", &error))?;
-        tune(&socket, config);
+        tune(&socket, config, stays_on_host(from, to));
         if from.is_ipv4() == to.is_ipv4() {
             no_port_yet(&socket);
             socket
@@ -51,7 +51,11 @@ impl Stream {
     /// A socket that was accepted.
     pub(crate) fn accepted(socket: Socket, config: &Config) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
-        tune(&socket, config);
+        // A peer that is gone again has no address; that will be noticed.
+        let end = |address: io::Result<SockAddr>| address.ok()?.as_socket();
+        let ends = end(socket.local_addr()).zip(end(socket.peer_addr()));
+        let near = ends.is_some_and(|(from, to)| stays_on_host(from, to));
+        tune(&socket, config, near);
         Ok(Stream(Arc::new(socket)))
     }
 
@@ -183,15 +187,19 @@ fn last_error() -> Errno {
 }
 
 /// Options whose refusal costs speed or a late diagnosis, never correctness: a line of log each.
-fn tune(socket: &Socket, config: &Config) {
+fn tune(socket: &Socket, config: &Config, near: bool) {
     let log = |what: &str, result: io::Result<()>| {
         if let Err(error) = result {
             tracing::warn!("cannot set {what} on a socket: {error}");
         }
     };
     log("TCP_NODELAY", socket.set_tcp_nodelay(true));
-    if config.send_buffer_bytes > 0 {
-        log("SO_SNDBUF", socket.set_send_buffer_size(config.send_buffer_bytes));
+    let send_buffer_bytes = match config.send_buffer_bytes {
+        0 if near => NEAR_SEND_BUFFER_BYTES,
+        bytes => bytes,
+    };
+    if send_buffer_bytes > 0 {
+        log("SO_SNDBUF", socket.set_send_buffer_size(send_buffer_bytes));
     }
     if config.recv_buffer_bytes > 0 {
         log("SO_RCVBUF", socket.set_recv_buffer_size(config.recv_buffer_bytes));
@@ -207,6 +215,15 @@ fn tune(socket: &Socket, config: &Config) {
     }
 }
 
+/// Whether a connection between these addresses leaves no host.
+fn stays_on_host(from: SocketAddr, to: SocketAddr) -> bool {
+    from.ip() == to.ip() || to.ip().is_loopback()
+}
+
+/// What may be under way within a host, where nothing takes time to arrive: more would only leave the caches before
+/// it is read (ADR 0059).
+const NEAR_SEND_BUFFER_BYTES: usize = 256 << 10;
+
 /// Lets the kernel pick the port at connect, when it knows the peer: far more connections fit.
 fn no_port_yet(socket: &Socket) {
     let on: libc::c_int = 1;
@@ -219,5 +236,41 @@ fn no_port_yet(socket: &Socket) {
             (&raw const on).cast(),
             size_of_val(&on) as libc::socklen_t,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_within_a_host_are_told_from_others() {
+        let at = |address: &str| -> SocketAddr { address.parse().unwrap() };
+        for (from, to, near) in [
+            ("127.0.0.1:1", "127.0.0.1:2", true),
+            ("10.0.0.1:1", "127.0.0.2:2", true),
+            ("10.0.0.1:1", "10.0.0.1:2", true),
+            ("10.0.0.1:1", "10.0.0.2:2", false),
+            ("[::1]:1", "[::1]:2", true),
+            ("[fe80::1]:1", "[fe80::2]:2", false),
+        ] {
+            assert_eq!(stays_on_host(at(from), at(to)), near, "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn little_is_under_way_within_a_host_unless_somebody_says_otherwise() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let sizes = |config: &Config| {
+            let to = listener.local_addr().unwrap();
+            let dialled = Stream::dial("127.0.0.1:0".parse().unwrap(), to, config).unwrap();
+            let accepted = Stream::accepted(listener.accept().unwrap().0.into(), config).unwrap();
+            [dialled, accepted].map(|stream| stream.0.send_buffer_size().unwrap())
+        };
+        let mut config = Config::parse(&ccl_plugin::Settings::default()).unwrap();
+        // The kernel doubles what it is told.
+        assert_eq!(sizes(&config), [2 * NEAR_SEND_BUFFER_BYTES; 2]);
+        config.send_buffer_bytes = 64 << 10;
+        assert_eq!(sizes(&config), [128 << 10; 2]);
     }
 }

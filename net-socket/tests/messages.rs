@@ -224,17 +224,22 @@ fn what_is_pending_says_where_news_of_it_come_from() {
         wait("the send", || send.test(&mut sent).unwrap());
         assert!(watched(|at| recv.watch(at)).is_empty() && watched(|at| send.watch(at)).is_empty());
         // A send waits for room on each socket that is full, a receive for the rest of each share.
-        let mut full = Vec::new();
+        let (mut full, mut pending) = (Vec::new(), Vec::new());
         while full.is_empty() {
             // SAFETY: as above.
-            let _pending = unsafe { send.send(bytes.as_ptr(), 1 << 20, 0, &from) }.unwrap().unwrap();
+            pending.push(unsafe { send.send(bytes.as_ptr(), 1 << 20, 0, &from) }.unwrap().unwrap());
             full = watched(|at| send.watch(at));
         }
         assert!(!ready(&full, 0) && full.iter().all(|(_, events)| *events == libc::POLLOUT));
         let rest = bytes.as_mut_ptr().wrapping_add(4 << 20);
-        // SAFETY: as above.
-        let mut request = unsafe { recv.recv(rest, 1 << 20, 0, &into) }.unwrap().unwrap();
-        wait("a long message", || recv.test(&mut request).unwrap());
+        for _ in 0..pending.len() {
+            // SAFETY: as above.
+            let mut request = unsafe { recv.recv(rest, 1 << 20, 0, &into) }.unwrap().unwrap();
+            wait("a long message", || {
+                pending.retain_mut(|sent| send.test(sent).unwrap().is_none());
+                recv.test(&mut request).unwrap()
+            });
+        }
         assert!(ready(&full, 10_000));
     }
 }

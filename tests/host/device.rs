@@ -3,6 +3,15 @@
 //! Under the machine's CUDA driver if it has one, or the one that `CCL_CUDA_LIBRARY` names (and kernels for it,
 //! `CCL_CUDA_IMAGE`); else under one without a device behind it, which runs the kernels' sources.
 
+mod alone;
+mod compiled;
+mod failures;
+mod graphs;
+mod groups;
+mod lent;
+mod protocols;
+mod streams;
+
 use ccl::transport::PathKind;
 use ccl::{
     Addresses, Collective, Config, DeviceBuffer, Dtype, Rank, ReduceOp, Request, Stream, devices, local,

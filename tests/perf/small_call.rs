@@ -50,6 +50,12 @@ fn make(name: &str, comm: &Communicator, send: &mut [f32; 2], recv: &mut [f32; 4
         "all_to_all" => comm.all_to_all(send, &mut recv[..2]),
         "send_recv" if comm.rank() == Rank(0) => comm.send(send, Rank(1)),
         "send_recv" => comm.recv(send, Rank(0)),
+        "exchange" => ccl::group(|group| {
+            let peer = Rank(1 - comm.rank().0);
+            group.add(comm, Request::send(send, peer));
+            group.add(comm, Request::recv(&mut recv[..2], peer));
+            Ok(())
+        }),
         "barrier" => comm.run(Request::barrier()),
         other => panic!("no operation {other}"),
     }

@@ -120,7 +120,9 @@ fn the_progress_thread_is_heard_of() {
     let total = |what: &str| reports.0.iter().map(|report| report.count(what)).sum::<u64>();
     assert!(total("state CtrlAppendEnd") > 0, "{reports:?}");
     assert_eq!(total("state CtrlAppend"), total("state CtrlAppendEnd"), "{reports:?}");
-    assert_eq!(total("state CtrlSleep"), total("state CtrlWakeup"), "{reports:?}");
+    // The end of a communicator may find the thread asleep.
+    let asleep = total("state CtrlSleep").checked_sub(total("state CtrlWakeup"));
+    assert!(asleep.is_some_and(|asleep| asleep <= reports.0.len() as u64), "{reports:?}");
 }
 
 #[test]

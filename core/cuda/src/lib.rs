@@ -30,6 +30,8 @@
 //! time. **Blocking.** A function that waits for the device says so. **Capture.** Functions that allocate or wait break
 //! captures of the [`CaptureMode::Global`] kind on any thread, unless within [`RelaxedCapture`].
 //!
+//! [`Nvrtc`] is NVIDIA's compiler in the same manner: a library that is looked for, a table, values.
+//!
 //! What it deliberately does not do: link to or need CUDA at build time; track which stream uses which memory; use the
 //! CUDA runtime library; choose kernels, devices or sizes. Layouts and constants are those of `cudarc::driver::sys`; its
 //! functions are not called, since they panic where there is no driver.
@@ -48,6 +50,7 @@ mod memory;
 mod module;
 mod multicast;
 mod nvml;
+mod nvrtc;
 mod physical;
 mod pointer;
 mod stream;
@@ -67,6 +70,9 @@ pub use memory::{DeviceMemory, HostCaching, HostRegistration, PinnedMemory, copy
 pub use module::{Function, FunctionAttributes, Library, Module};
 pub use multicast::Multicast;
 pub use nvml::{NvmlAbsent, NvmlDevice, NvmlLink, nvml_devices};
+pub use nvrtc::{
+    MINIMUM_NVRTC, NVRTC_SYMBOLS, Nvrtc, NvrtcAbsent, NvrtcCode, NvrtcError, NvrtcSource, NvrtcTarget,
+};
 pub use physical::{FabricHandle, Mapping, PhysicalMemory, Sharing, dma_buf};
 pub use pointer::{PointerFacts, PointerKind};
 pub use stream::{Progress, Stream, WaitFor};

@@ -142,7 +142,7 @@ fn open(path: &Path) -> std::result::Result<Table, Absent> {
     // SAFETY: loading runs the library's initialisers; it is NVIDIA's driver, or what the caller puts in its place.
     let opened = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
     let opened =
-        opened.map_err(|error| Absent::Library { library: library.clone(), reason: error.to_string() })?;
+        opened.map_err(|error| Absent::Library { library: library.clone(), reason: reason(&error) })?;
     // Never unloaded: the driver has threads of its own, and the table points into it.
     let opened = ManuallyDrop::new(libloading::Library::from(opened));
     let missing = |Missing { name }| Absent::MissingSymbol { library: library.clone(), symbol: name };
@@ -150,6 +150,11 @@ fn open(path: &Path) -> std::result::Result<Table, Absent> {
     let first = Table::find(&opened, 0).map_err(missing)?;
     let version = initialise(&first, &library)?;
     Table::find(&opened, version).map_err(missing)
+}
+
+/// What the dynamic loader said.
+pub(crate) fn reason(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// Initialises the driver, and says its version.

@@ -16,27 +16,53 @@ fn every_call_works_and_is_made() {
     fake.assert_nothing_is_left("everything");
     let names = SYMBOLS.iter().map(|symbol| symbol.name);
     let silent: Vec<_> = names.filter(|name| fake.calls(name) == 0).collect();
-    let unexpected: Vec<_> = silent.iter().filter(|name| !ELSEWHERE.contains(name)).collect();
+    let unexpected: Vec<_> = silent.iter().filter(|name| apart(name).is_none()).collect();
     assert!(unexpected.is_empty(), "never called: {unexpected:?}");
     println!("{} of {} functions called", SYMBOLS.len() - silent.len(), SYMBOLS.len());
 }
 
 #[test]
-fn every_failing_call_is_an_error_that_names_it_and_leaves_nothing() {
+fn every_function_of_the_table_fails_once_and_leaves_nothing() {
     let fake = Fake::new();
-    for Symbol { name, .. } in SYMBOLS.iter().filter(|symbol| !ELSEWHERE.contains(&symbol.name)) {
-        fake.fail(name, 1, 999);
-        let error = everything(&fake.driver).expect_err(name);
-        assert_eq!((error.call(), error.code(), error.fault()), (*name, Some(999), Fault::System), "{error}");
-        assert!(error.to_string().contains("CUDA_ERROR_UNKNOWN"), "{error}");
+    for Symbol { name, .. } in SYMBOLS {
+        let failed = match apart(name) {
+            Some(fails) => fails(&fake),
+            None => {
+                fake.fail(name, 1, 999);
+                let error = everything(&fake.driver).expect_err(name);
+                assert_failed(&error, name);
+                fake.failed(name)
+            }
+        };
+        assert_eq!(failed, 1, "how often {name} failed");
         fake.reset();
         fake.assert_nothing_is_left(name);
     }
+    println!("{} functions failed once", SYMBOLS.len());
+}
+
+#[track_caller]
+fn assert_failed(error: &Error, name: &str) {
+    assert_eq!((error.call(), error.code(), error.fault()), (name, Some(999), Fault::System), "{error}");
+    assert!(error.to_string().contains("CUDA_ERROR_UNKNOWN"), "{error}");
 }
 
 #[test]
-fn a_graph_that_keeps_nothing_gives_it_back() {
+fn memory_is_closed_by_another_process() {
+    let Ok(handle) = std::env::var("MEMORY_TO_CLOSE") else { return };
     let fake = Fake::new();
+    let context = Context::primary(&fake.driver.devices().unwrap()[0]).unwrap();
+    let shared = SharedMemory { handle: fake::bytes(&handle), offset_bytes: 0 };
+    let memory = IpcMemory::open(&context, &shared).unwrap();
+    fake.fail("cuIpcCloseMemHandle", 1, 999);
+    assert_failed(&memory.close().unwrap_err(), "cuIpcCloseMemHandle");
+    drop(context);
+    fake.assert_nothing_is_left("closing");
+    println!("failed {} times", fake.failed("cuIpcCloseMemHandle"));
+}
+
+/// A graph that an object is not given to gives it back, and says only the first failure.
+fn release_user_object(fake: &Fake) -> u64 {
     let context = Context::primary(&fake.driver.devices().unwrap()[0]).unwrap();
     let stream = Stream::new(&context, 0).unwrap();
     stream.begin_capture(CaptureMode::Relaxed).unwrap();
@@ -46,7 +72,51 @@ fn a_graph_that_keeps_nothing_gives_it_back() {
     assert_eq!(info.keep(|| ()).unwrap_err().call(), "cuGraphRetainUserObject");
     assert_eq!(fake.calls("cuUserObjectRelease"), 1);
     drop((stream.end_capture().unwrap(), stream, context));
-    fake.assert_nothing_is_left("a graph that keeps nothing");
+    fake.failed("cuUserObjectRelease")
+}
+
+/// What fails while the driver is loaded.
+fn load(fake: &Fake, name: &str, again: &str) -> u64 {
+    fake.fail(name, 1, 999);
+    let absent = Driver::load(Some(&fake::said_otherwise(again))).unwrap_err();
+    assert!(matches!(&absent, Absent::Failed(error) if error.call() == name), "{absent}");
+    fake.failed(name)
+}
+
+/// Without words an error is told by its number.
+fn say(fake: &Fake, name: &str, expected: &str) -> u64 {
+    fake.fail(name, 1, 999);
+    fake.fail("cuDeviceGetCount", 1, 999);
+    let said = fake.driver.devices().unwrap_err().to_string();
+    assert!(said.contains("cuDeviceGetCount") && said.contains(expected), "{said}");
+    fake.failed(name)
+}
+
+/// What only drivers are asked that lack the function that took its place.
+fn older(fake: &Fake, name: &str, newer: &str) -> u64 {
+    let older = fake.lacking(newer);
+    let context = Context::primary(&older.driver.devices().unwrap()[0]).unwrap();
+    let stream = Stream::new(&context, 0).unwrap();
+    stream.begin_capture(CaptureMode::Relaxed).unwrap();
+    older.fail(name, 1, 999);
+    let set = |info: Option<CaptureInfo>| stream.set_capture_dependencies(info.unwrap().dependencies());
+    assert_failed(&stream.capture_info().and_then(set).unwrap_err(), name);
+    drop((stream.end_capture().unwrap(), stream, context));
+    older.assert_nothing_is_left(name);
+    older.failed(name)
+}
+
+/// Only another process may open what it closes.
+fn close_shared_memory(fake: &Fake) -> u64 {
+    let context = Context::primary(&fake.driver.devices().unwrap()[0]).unwrap();
+    let memory = DeviceMemory::new(&context, 4096).unwrap();
+    let shared = SharedMemory::of(&context, memory.address()).unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "memory_is_closed_by_another_process", "--nocapture"]);
+    let output = child.env("MEMORY_TO_CLOSE", fake::hex(&shared.handle)).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    u64::from(said.contains("failed 1 times"))
 }
 
 #[test]
@@ -382,15 +452,24 @@ const ONE: Launch<'static> = Launch { grid: [1; 3], block: [32, 1, 1], shared_by
 
 const PTX: &[u8] = b".version 7.0\n.target sm_80\n.address_size 64\n";
 
-/// Called only to load the driver, to say errors, with older drivers, by other processes, or after another failure;
-/// `loading.rs` and `processes.rs` have them.
-const ELSEWHERE: &[&str] = &[
-    "cuInit",
-    "cuDriverGetVersion",
-    "cuGetErrorName",
-    "cuGetErrorString",
-    "cuIpcCloseMemHandle",
-    "cuStreamGetCaptureInfo_v2",
-    "cuStreamUpdateCaptureDependencies",
-    "cuUserObjectRelease",
-];
+/// Lets a function fail once, looks at what is said of it, and returns how often it failed.
+type Fails = fn(&Fake) -> u64;
+
+/// How functions fail that [`everything`] does not call, or whose failure it does not tell.
+fn apart(name: &str) -> Option<Fails> {
+    Some(match name {
+        "cuInit" => |fake| load(fake, "cuInit", "../examples/"),
+        "cuDriverGetVersion" => |fake| load(fake, "cuDriverGetVersion", "../examples/../examples/"),
+        "cuGetErrorName" => |fake| say(fake, "cuGetErrorName", "a code unknown to this driver (999)"),
+        "cuGetErrorString" => |fake| say(fake, "cuGetErrorString", "CUDA_ERROR_UNKNOWN (999)"),
+        "cuIpcCloseMemHandle" => close_shared_memory,
+        "cuStreamGetCaptureInfo_v2" => {
+            |fake| older(fake, "cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo_v3")
+        }
+        "cuStreamUpdateCaptureDependencies" => {
+            |fake| older(fake, "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2")
+        }
+        "cuUserObjectRelease" => release_user_object,
+        _ => return None,
+    })
+}

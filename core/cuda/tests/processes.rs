@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use ccl_cuda::*;
-use fake::Fake;
+use fake::{Fake, bytes, hex};
 
 #[test]
 fn memory_and_events_are_shared() {
@@ -115,12 +115,4 @@ fn child(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]);
     command
-}
-
-fn hex(bytes: &[u8; 64]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn bytes(text: &str) -> [u8; 64] {
-    std::array::from_fn(|index| u8::from_str_radix(&text[2 * index..2 * index + 2], 16).unwrap())
 }

@@ -62,7 +62,9 @@ pub use comm::{Aborter, Communicator, Explanation, Joining, JoiningState, local,
 pub use config::Config;
 pub use element::{Element, F8E4m3, F8E5m2, Reduce};
 pub use error::{Error, Fault, Result};
-pub use exec::device::{Addresses, DeviceBuffer, DeviceInfo, NoDevice, devices};
+pub use exec::device::{
+    Addresses, DeviceBuffer, DeviceInfo, KernelSupply, NoDevice, Registration, devices, kernel_supply,
+};
 pub use memory::{Memory, Window, mem_alloc};
 pub use request::{Blocks, Buffers, Request};
 pub use stream::Stream;

@@ -89,8 +89,8 @@ impl Stream {
     }
 
     /// The CUDA stream, if it is one.
-    pub(crate) fn device(&self) -> Option<&ccl_cuda::Stream> {
-        self.device.as_deref()
+    pub(crate) fn device(&self) -> Option<&Arc<ccl_cuda::Stream>> {
+        self.device.as_ref()
     }
 
     /// From now on whoever waits for the stream drives the engine.
@@ -105,12 +105,16 @@ impl Stream {
     fn synchronize_device(&self, device: &ccl_cuda::Stream) -> Result<()> {
         let engines = self.lock().engines.clone();
         let mut drivers: Vec<_> = engines.iter().map(|engine| engine.drive()).collect();
-        while device.query().map_err(failed)? == ccl_cuda::Progress::NotReady {
-            drivers.iter_mut().try_for_each(Driver::round)?;
+        let idle = loop {
+            match device.query() {
+                Ok(ccl_cuda::Progress::NotReady) => drivers.iter_mut().try_for_each(Driver::round)?,
+                idle => break idle,
+            }
             std::thread::yield_now();
-        }
-        // Calls whose kernels have ended may have failed, or have more to do.
+        };
+        // Calls whose kernels have ended may have failed, which says more than the stream does, or have more to do.
         drivers.iter_mut().try_for_each(Driver::round)?;
+        idle.map_err(failed)?;
         drop(drivers);
         self.lock().engines.retain(|engine| !engine.is_idle());
         Ok(())

@@ -1,5 +1,5 @@
 //! `ccl`: measures, tunes, explains, checks and simulates the library, and starts local ranks.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod args;
 mod doctor;

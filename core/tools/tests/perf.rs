@@ -201,3 +201,17 @@ fn errors_have_their_status() {
         assert!(output.stderr.starts_with(b"ccl: ") || !output.stderr.is_empty());
     }
 }
+
+#[test]
+fn device_memory_needs_a_device() {
+    for (line, why) in [
+        ("perf all_reduce -n 2 --memory device", "CCL_CUDA is off"),
+        ("perf all_reduce -n 2 --device cuda --memory device --graph 1", "CCL_CUDA is off"),
+        ("perf all_reduce -n 2 --graph 1", "expected --memory device beside --graph"),
+    ] {
+        let output = ccl(line).env("CCL_CUDA", "off").output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && told.contains(why), "{line}: {told}");
+        assert!(output.stdout.is_empty(), "{line}");
+    }
+}

@@ -107,7 +107,8 @@ fn a_choice_is_explained() {
 
 #[test]
 fn the_doctor_says_what_would_be_used() {
-    let output = output("doctor --json", &[("CCL_SLOTS", "4"), ("CCL_NO_SUCH_SETTING", "1")]);
+    let settings = [("CCL_SLOTS", "4"), ("CCL_NO_SUCH_SETTING", "1"), ("CCL_CUDA_IMAGE", "/proc/self/exe")];
+    let output = output("doctor --json", &settings);
     let value: Value = serde_json::from_slice(&output.stdout).unwrap();
     let findings = value["findings"].as_array().unwrap();
     let find = |topic: &str, what: &str| {
@@ -115,6 +116,7 @@ fn the_doctor_says_what_would_be_used() {
         one.unwrap_or_else(|| panic!("no {topic} {what} in {value}")).clone()
     };
     assert_eq!(find("device", "CUDA")["found"], "no device");
+    assert_eq!(find("device", "kernels")["found"], "/proc/self/exe");
     assert_eq!(find("settings", "CCL_SLOTS")["found"], "4");
     assert_eq!(find("settings", "unknown")["verdict"], "warning");
     for topic in ["machine", "limits", "launcher", "interface", "ports", "network"] {

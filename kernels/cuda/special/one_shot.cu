@@ -75,7 +75,7 @@ CCL_INLINE bool one_shot_fold(const SpecialArgs& args, u64 inbox, u64 epoch, u64
 }
 
 template <class D, class Op>
-CCL_DEVICE void one_shot(const SpecialArgs& args) {
+CCL_ONCE void one_shot(const SpecialArgs& args) {
     u64 words = (args.count * sizeof(typename D::Bits) + 7) / 8;
     u64 first = ccl_block() * ccl_threads() + ccl_thread();
     u64 step = ccl_blocks() * ccl_threads();

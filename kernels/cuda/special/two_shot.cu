@@ -147,7 +147,7 @@ CCL_INLINE void two_shot_part(const SpecialArgs& args, const TwoShotVector* vect
 }
 
 template <class D, class Op>
-CCL_DEVICE void two_shot(const SpecialArgs& args) {
+CCL_ONCE void two_shot(const SpecialArgs& args) {
     CCL_SHARED(TwoShotVector, vectors);
     CCL_ASSERT(args.n <= TWO_SHOT_MOST_RANKS);
     u64 epoch = special_epoch(args);

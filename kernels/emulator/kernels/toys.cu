@@ -19,7 +19,7 @@ CCL_KERNEL(toy_token, ToyArgs, 1024) {
 }
 
 // Two launches pass a token to and fro; each of their threads adds one in turn.
-CCL_DEVICE void toy_half_token(const ToyArgs& args, u64 half) {
+CCL_INLINE void toy_half_token(const ToyArgs& args, u64 half) {
     for (u64 turn = 0; turn < args.turns; ++turn) {
         u64 mine = (2 * turn + half) * ccl_threads() + ccl_thread();
         while (ld_acquire_sys(args.words) != mine) ccl_spin_hint(args.words);

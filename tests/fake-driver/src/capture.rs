@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::ThreadId;
 
 use crate::code::*;
@@ -31,10 +31,10 @@ pub(crate) struct Part {
     tail: Vec<usize>,
 }
 
-/// Where in a capture an event was recorded.
+/// Where in a capture an event was recorded. It does not keep the graph.
 #[derive(Clone)]
 pub(crate) struct Captured {
-    capture: Arc<Capture>,
+    capture: Weak<Capture>,
     nodes: Vec<usize>,
 }
 
@@ -53,7 +53,7 @@ impl Capture {
 
 impl Part {
     pub(crate) fn captured(&self) -> Captured {
-        Captured { capture: self.capture.clone(), nodes: self.tail.clone() }
+        Captured { capture: Arc::downgrade(&self.capture), nodes: self.tail.clone() }
     }
 
     /// Adds a node after what the stream has so far.
@@ -67,16 +67,15 @@ impl Part {
 /// Lets a stream take part in an event's capture, after the event.
 pub(crate) fn join(stream: &Arc<Stream>, event: &Captured) -> Answer {
     let mut part = stream.part();
-    match &mut *part {
-        Some(part) if !Arc::ptr_eq(&part.capture, &event.capture) => return Err(CAPTURE_MERGE),
-        Some(part) => part.tail.extend(&event.nodes),
-        None => {
-            let is_over = !active().iter().any(|capture| Arc::ptr_eq(capture, &event.capture));
-            if is_over {
-                return Err(CAPTURED_EVENT);
-            }
-            streams(&event.capture).push(stream.clone());
-            *part = Some(Part { capture: event.capture.clone(), tail: event.nodes.clone() });
+    let of_event = event.capture.upgrade();
+    match (&mut *part, of_event) {
+        (Some(part), Some(capture)) if Arc::ptr_eq(&part.capture, &capture) => part.tail.extend(&event.nodes),
+        (Some(_), _) => return Err(CAPTURE_MERGE),
+        (None, capture) => {
+            let is_active = |capture: &Arc<Capture>| active().iter().any(|one| Arc::ptr_eq(one, capture));
+            let capture = capture.filter(is_active).ok_or(CAPTURED_EVENT)?;
+            streams(&capture).push(stream.clone());
+            *part = Some(Part { capture, tail: event.nodes.clone() });
         }
     }
     if let Some(part) = &mut *part {
@@ -153,15 +152,15 @@ pub(crate) fn stream_begin_capture(stream: usize, mode: i32) -> Answer {
 
 pub(crate) fn stream_end_capture(stream: usize, place: Out<usize>) -> Answer {
     let stream = stream::of(stream)?;
-    let captured = stream.part().as_ref().map(Part::captured).ok_or(INVALID_VALUE)?;
-    let capture = captured.capture;
+    let own = stream.part().as_ref().map(|part| (part.capture.clone(), part.tail.clone()));
+    let (capture, tail) = own.ok_or(INVALID_VALUE)?;
     if capture.origin != Arc::as_ptr(&stream) as usize {
         return Err(CAPTURE_UNMATCHED);
     }
     if capture.mode != RELAXED && capture.thread != std::thread::current().id() {
         return Err(WRONG_THREAD);
     }
-    let joined = is_joined(&capture, &captured.nodes);
+    let joined = is_joined(&capture, &tail);
     for stream in streams(&capture).drain(..) {
         *stream.part() = None;
     }

@@ -71,15 +71,15 @@ pub(crate) fn device_total_mem(bytes: Out<usize>, ordinal: i32) -> Answer {
     Ok(())
 }
 
-/// Compute capability 9.0, and everything that this driver does.
+/// Its compute capability, and everything that this driver does.
 pub(crate) fn device_attribute(value: Out<i32>, attribute: i32, ordinal: i32) -> Answer {
     device(ordinal)?;
     value.set(match attribute {
         1 => 1024,
         16 => devices().multiprocessors,
         39 => 2048,
-        75 => 9,
-        76 => 0,
+        75 => devices().capability / 10,
+        76 => devices().capability % 10,
         97 => 227 << 10,
         41 | 93 | 95 | 102 | 103 | 116 | 122 | 124 | 125 | 128 | 132 => 1,
         ..=0 | 200.. => return Err(INVALID_VALUE),

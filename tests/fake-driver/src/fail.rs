@@ -21,6 +21,7 @@ struct Rule {
 struct Rules {
     rules: Vec<Rule>,
     calls: HashMap<&'static str, u64>,
+    failed: HashMap<&'static str, u64>,
 }
 
 static RULES: LazyLock<Mutex<Rules>> = LazyLock::new(|| Mutex::new(from_environment()));
@@ -124,13 +125,27 @@ pub unsafe extern "C" fn ccl_fake_calls(function: *const c_char) -> u64 {
     rules().calls.get(&*function).copied().unwrap_or(0)
 }
 
+/// How many calls of `function` failed on purpose since the last reset.
+///
+/// # Safety
+///
+/// `function` must point to a text that ends with a zero.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ccl_fake_failed(function: *const c_char) -> u64 {
+    // SAFETY: the caller's contract.
+    let function = unsafe { CStr::from_ptr(function) }.to_string_lossy();
+    rules().failed.get(&*function).copied().unwrap_or(0)
+}
+
 /// Counts a call, and says the code that it fails with.
 fn count(name: &'static str) -> Option<i32> {
     let mut rules = rules();
     *rules.calls.entry(name).or_default() += 1;
     let rule = rules.rules.iter_mut().find(|rule| rule.function == name && rule.left > 0)?;
     rule.left -= 1;
-    (rule.left == 0).then_some(rule.code)
+    let code = (rule.left == 0).then_some(rule.code)?;
+    *rules.failed.entry(name).or_default() += 1;
+    Some(code)
 }
 
 fn stick(code: i32) -> i32 {
@@ -151,5 +166,5 @@ fn from_environment() -> Rules {
         let function = parts.next()?.to_owned();
         Some(Rule { function, left: parts.next()?.parse().ok()?, code: parts.next()?.parse().ok()? })
     });
-    Rules { rules: rules.collect(), calls: HashMap::new() }
+    Rules { rules: rules.collect(), ..Rules::default() }
 }

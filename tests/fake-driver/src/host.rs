@@ -9,6 +9,7 @@ use crate::state::{self, current};
 use crate::symbols::Out;
 
 pub(crate) fn mem_host_alloc(place: Out<usize>, bytes: usize, _flags: u32) -> Answer {
+    state::make();
     breaks_others()?;
     let device = current()?;
     if bytes == 0 {

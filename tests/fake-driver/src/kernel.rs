@@ -72,6 +72,7 @@ pub(crate) fn blocks_each(threads: u32, shared_bytes: usize) -> i32 {
 
 pub(crate) fn module_load_data(module: Out<usize>, image: usize) -> Answer {
     current()?;
+    state::make();
     if image == 0 {
         return Err(INVALID_VALUE);
     }
@@ -137,6 +138,7 @@ pub(crate) fn kernel_function(function: Out<usize>, kernel: usize) -> Answer {
 }
 
 pub(crate) fn func_load(function: usize) -> Answer {
+    state::make();
     of(function).map(drop)
 }
 

@@ -10,12 +10,19 @@
 //! | `CCL_FAKE_DEVICES` | devices; 0 is a machine without any | 2 |
 //! | `CCL_FAKE_DRIVER_VERSION` | what `cuDriverGetVersion` says | 13000 |
 //! | `CCL_FAKE_MULTIPROCESSORS` | multiprocessors of each device | 16 |
+//! | `CCL_FAKE_CAPABILITY` | compute capability of each device, times ten | 90 |
 //! | `CCL_FAKE_MEMORY` | bytes of each device, at most 2³⁴ | 2³³ |
 //! | `CCL_FAKE_HANG_MS` | how long a kernel may make no progress | 20000 |
+//! | `CCL_FAKE_MAKING_WAITS` | 1: what makes or frees memory or loads code waits for all work of its device | 0 |
 //! | `CCL_FAKE_SEED` | the seed of the emulator's orders | 1 |
+//! | `CCL_FAKE_NVRTC_VERSION` | what `nvrtcVersion` says, as `cuDriverGetVersion` would | 13000 |
+//! | `CCL_FAKE_NVRTC_MS` | how long a compilation takes | 0 |
 //! | `CCL_FAKE_FAIL` | failures, as `function:nth:code,…` | none |
 //!
-//! Three more functions are exported: [`ccl_fake_fail`], [`ccl_fake_reset`], [`ccl_fake_live`], [`ccl_fake_calls`].
+//! Five more functions are exported: [`ccl_fake_fail`], [`ccl_fake_failed`], [`ccl_fake_reset`], [`ccl_fake_live`],
+//! [`ccl_fake_calls`].
+//!
+//! The library is an NVRTC, too, which looks whether all that is included is there and compiles nothing.
 //!
 //! Left out: memory behind a multicast object is one copy and not one for each member; nothing keeps a kernel from
 //! memory of a device without peer access; timing.
@@ -33,10 +40,11 @@ mod kernel;
 mod launch;
 mod memory;
 mod multicast;
+mod nvrtc;
 mod state;
 mod stream;
 mod symbols;
 mod user_object;
 mod virtual_memory;
 
-pub use fail::{ccl_fake_calls, ccl_fake_fail, ccl_fake_live, ccl_fake_reset};
+pub use fail::{ccl_fake_calls, ccl_fake_fail, ccl_fake_failed, ccl_fake_live, ccl_fake_reset};

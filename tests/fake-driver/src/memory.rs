@@ -81,6 +81,7 @@ pub(crate) fn mem_alloc(place: Out<u64>, bytes: usize) -> Answer {
     if bytes == 0 {
         return Err(INVALID_VALUE);
     }
+    state::make();
     let address = devices().all[device].arena.take(bytes)?;
     state::lock(|state| state.insert(address, bytes, Kind::Device, device));
     place.set(address);

@@ -18,7 +18,11 @@ use crate::virtual_memory::Physical;
 pub(crate) struct Devices {
     pub(crate) all: Vec<Device>,
     pub(crate) version: i32,
+    /// Times ten.
+    pub(crate) capability: i32,
     pub(crate) multiprocessors: i32,
+    /// Whether what makes or frees memory or loads code waits for all work of its device.
+    making_waits: bool,
 }
 
 /// One device and its primary context.
@@ -27,6 +31,8 @@ pub(crate) struct Device {
     pub(crate) retained: AtomicUsize,
     /// The code that every call answers after a failure that stays.
     pub(crate) sticky: AtomicI32,
+    /// What was put on streams and is not done.
+    pub(crate) outstanding: AtomicUsize,
     pub(crate) legacy: Arc<Stream>,
     /// Streams that wait for the legacy stream, and it for them.
     pub(crate) blocking: Mutex<Vec<Weak<Stream>>>,
@@ -110,6 +116,14 @@ pub(crate) fn pop() -> Answer<usize> {
     CONTEXTS.with_borrow_mut(Vec::pop).ok_or(INVALID_CONTEXT)
 }
 
+/// What makes or frees something may wait for all work of the current device, as drivers do at times.
+pub(crate) fn make() {
+    if let (true, Ok(device)) = (devices().making_waits, current()) {
+        let outstanding = &devices().all[device].outstanding;
+        crate::stream::until(|| outstanding.load(Ordering::Acquire) == 0);
+    }
+}
+
 /// The failure that stays in the current context.
 pub(crate) fn sticky() -> Option<i32> {
     let code = devices().all.get(current().ok()?)?.sticky.load(Ordering::Relaxed);
@@ -145,6 +159,7 @@ impl State {
             ("graph", self.graphs.len()),
             ("exec", self.execs.len()),
             ("object", crate::user_object::live()),
+            ("program", crate::nvrtc::live()),
         ];
         for range in self.ranges.values() {
             counts.push((range.kind.name(), 1));
@@ -159,7 +174,9 @@ impl Devices {
         Self {
             all: (0..count).map(Device::new).collect(),
             version: setting("CCL_FAKE_DRIVER_VERSION", 13_000) as i32,
+            capability: setting("CCL_FAKE_CAPABILITY", 90) as i32,
             multiprocessors: setting("CCL_FAKE_MULTIPROCESSORS", 16) as i32,
+            making_waits: setting("CCL_FAKE_MAKING_WAITS", 0) != 0,
         }
     }
 }
@@ -170,6 +187,7 @@ impl Device {
             arena: Arena::new(setting("CCL_FAKE_MEMORY", 1 << 33).min(1 << 34)),
             retained: AtomicUsize::new(0),
             sticky: AtomicI32::new(0),
+            outstanding: AtomicUsize::new(0),
             legacy: Stream::new(index, false, 0),
             blocking: Mutex::default(),
         }

@@ -74,6 +74,7 @@ impl Stream {
     /// Puts work on the queue and says its number.
     fn enqueue(self: &Arc<Self>, work: Work) -> u64 {
         let before = self.others_to_wait_for();
+        state::devices().all[self.device].outstanding.fetch_add(1, Ordering::Relaxed);
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.work.push_back((before, work));
         let number = self.submitted.fetch_add(1, Ordering::Release) + 1;
@@ -121,6 +122,7 @@ impl Stream {
             }
             drop(work);
             self.completed.fetch_add(1, Ordering::Release);
+            device.outstanding.fetch_sub(1, Ordering::Release);
         }
     }
 

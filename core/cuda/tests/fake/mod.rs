@@ -15,7 +15,7 @@ use libloading::Library;
 pub(crate) struct Fake {
     pub(crate) driver: Driver,
     library: Library,
-    _alone: MutexGuard<'static, ()>,
+    _alone: Option<MutexGuard<'static, ()>>,
 }
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -23,9 +23,21 @@ static ALONE: Mutex<()> = Mutex::new(());
 impl Fake {
     pub(crate) fn new() -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let driver = Driver::load(Some(&path())).unwrap();
+        Self::at(&path(), Some(alone))
+    }
+
+    /// Another one, which lacks a function.
+    pub(crate) fn lacking(&self, function: &str) -> Self {
+        let file = without(function, &std::env::temp_dir());
+        let fake = Self::at(&file, None);
+        std::fs::remove_file(file).unwrap();
+        fake
+    }
+
+    fn at(path: &Path, alone: Option<MutexGuard<'static, ()>>) -> Self {
+        let driver = Driver::load(Some(path)).unwrap();
         // SAFETY: the library was loaded above; opening it again runs nothing.
-        let library = unsafe { Library::new(path()) }.unwrap();
+        let library = unsafe { Library::new(path) }.unwrap();
         let fake = Self { driver, library, _alone: alone };
         fake.reset();
         fake
@@ -52,6 +64,11 @@ impl Fake {
 
     pub(crate) fn calls(&self, function: &str) -> u64 {
         self.ask(b"ccl_fake_calls\0", function)
+    }
+
+    /// How many calls of a function failed on purpose.
+    pub(crate) fn failed(&self, function: &str) -> u64 {
+        self.ask(b"ccl_fake_failed\0", function)
     }
 
     /// Asserts that nothing is left. What graphs keep goes a little later.
@@ -86,6 +103,20 @@ pub(crate) fn path() -> PathBuf {
         assert!(built.unwrap().success() && file.exists(), "no {}", file.display());
     }
     file
+}
+
+/// The fake driver's path in other words: what is known of a path is kept.
+pub(crate) fn said_otherwise(detour: &str) -> PathBuf {
+    let path = path();
+    format!("{}/{detour}libccl_cuda_fake_driver.so", path.parent().unwrap().display()).into()
+}
+
+pub(crate) fn hex(bytes: &[u8; 64]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(crate) fn bytes(text: &str) -> [u8; 64] {
+    std::array::from_fn(|index| u8::from_str_radix(&text[2 * index..2 * index + 2], 16).unwrap())
 }
 
 /// A copy of the fake driver that lacks a function: its name is another in the copy.

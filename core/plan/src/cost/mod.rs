@@ -269,8 +269,15 @@ pub const fn read_from_bytes(collective: Collective, n: u32) -> Option<u64> {
         // Every rank sends and receives at the same time, and one copy is less work than two; but one to a slot is soon
         // less work than each receiver's call into the kernel.
         Collective::AllGather | Collective::AllGatherV if n > 3 => None,
-        // One peer's slots stay near.
-        Collective::ReduceScatter | Collective::ReduceScatterV if n == 2 => Some(64 << 10),
+        // One peer's slots are fast enough, and what they bring is folded on the way.
+        Collective::ReduceScatter
+        | Collective::ReduceScatterV
+        | Collective::Scatter
+        | Collective::ScatterV
+            if n == 2 =>
+        {
+            None
+        }
         Collective::AllGather
         | Collective::AllGatherV
         | Collective::AllToAll

@@ -1,8 +1,9 @@
 //! Calls on memory given by address, on streams: those of ranks that work on a device.
 
 use super::Communicator;
+use super::group::Group;
 use crate::error::Result;
-use crate::exec::device::Addresses;
+use crate::exec::device::{Addresses, DeviceBuffer, Registered, Registration};
 use crate::request::Request;
 use crate::stream::Stream;
 
@@ -32,7 +33,11 @@ impl Communicator {
 
     /// Puts one call on `stream` and returns at once. It runs when the stream comes to it, after all that was put there
     /// before, and what is put there later runs after it. A captured CUDA stream takes the call into its graph, which
-    /// may be replayed as long as the communicator is there and all ranks replay theirs.
+    /// may be replayed as long as the communicator is there and all ranks replay theirs; replays and other calls of the
+    /// communicator must be ordered by the caller.
+    ///
+    /// A thread with several ranks puts calls on their streams by [`Group::enqueue`]: the first call of a kind makes
+    /// things on the device, which may wait for all kernels there.
     ///
     /// A rank that works on a device takes CUDA streams of that device, one that works on host memory host streams.
     ///
@@ -45,13 +50,41 @@ impl Communicator {
     ///
     /// The memory must stay valid until the stream has passed the call or the communicator is dropped, and meanwhile
     /// nobody may write what it reads or touch what it writes.
-    pub unsafe fn enqueue(&self, request: Request<'_>, at: Addresses<'_>, stream: &Stream) -> Result<()> {
-        self.start_at(request, at, (stream, false))
+    pub unsafe fn enqueue(&self, mut request: Request<'_>, at: Addresses<'_>, stream: &Stream) -> Result<()> {
+        self.start_at(&mut request, at, (stream, false))?;
+        self.with_engine(|engine| engine.launch_queued())
     }
 
+    /// Lets later calls with [`Communicator::enqueue`] and [`Communicator::run_at`] lend this buffer: ranks of this
+    /// process that reach its device read it where it is, instead of what is copied to slots. Local: other ranks need
+    /// not register theirs. Calls that are captured lend without it.
+    ///
+    /// [`Registration::refusal`] says if that cannot be here; calls work all the same, with the same results.
+    ///
+    /// # Errors
+    ///
+    /// A rank that works on host memory; the driver's.
+    pub fn register_buffer(&self, buffer: &DeviceBuffer) -> Result<Registration> {
+        self.with_engine(|engine| engine.register_on_device(Registered::Buffer(buffer)))
+    }
+
+    /// [`Communicator::register_buffer`] for `bytes` bytes at `address`, of one allocation.
+    ///
+    /// # Errors
+    ///
+    /// As there; memory that the driver does not know.
+    ///
+    /// # Safety
+    ///
+    /// The memory must stay where it is as long as the registration is there.
+    pub unsafe fn register_at(&self, address: u64, bytes: usize) -> Result<Registration> {
+        self.with_engine(|engine| engine.register_on_device(Registered::Range(address, bytes)))
+    }
+
+    /// Queues a call for its stream; the engine is told to launch it by whoever calls this.
     pub(super) fn start_at(
         &self,
-        mut request: Request<'_>,
+        request: &mut Request<'_>,
         at: Addresses<'_>,
         (stream, is_grouped): (&Stream, bool),
     ) -> Result<()> {
@@ -61,11 +94,32 @@ impl Communicator {
                 Some(_) => None,
                 None => Some(stream.enqueue(&shared)),
             };
-            engine.start_at(&mut request, at, (stream, gate, is_grouped))
+            engine.start_at(request, at, (stream, gate, is_grouped))
         });
         if stream.device().is_some() {
             stream.is_used_by(&shared);
         }
         started.unwrap_or_else(|| Err(super::closed()))
+    }
+}
+
+impl<'a> Group<'a> {
+    /// Adds a call on memory given by address. When the group is launched it goes on `stream` as by
+    /// [`Communicator::enqueue`], and the group does not wait for it.
+    ///
+    /// All calls of the group are made ready before the first is launched, so one thread can hold ranks of several
+    /// devices. Messages of the group run side by side.
+    ///
+    /// # Safety
+    ///
+    /// As [`Communicator::enqueue`].
+    pub unsafe fn enqueue(
+        &mut self,
+        communicator: &'a Communicator,
+        request: Request<'a>,
+        at: Addresses<'a>,
+        stream: &'a Stream,
+    ) {
+        self.add_at(communicator, request, (at, stream));
     }
 }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::exec::{Carried, Reach};
 use crate::transport::Path;
 
-/// What a communicator would do with a call. The same on all ranks, but for `paths`.
+/// What a communicator would do with a call. The same on all ranks, but for `paths` and whether there is a `protocol`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// The call's collective.
@@ -34,6 +34,8 @@ pub struct Explanation {
     pub chunk_count: usize,
     /// How data gets from rank to rank.
     pub carried: Carried,
+    /// The protocol that edges follow, on a rank that works on a device.
+    pub protocol: Option<&'static str>,
     /// What the cost model predicts, in nanoseconds.
     pub predicted_ns: f64,
     /// Every algorithm of the collective: the chosen one first, then by predicted time, with why they lost.
@@ -60,15 +62,21 @@ impl Communicator {
         count: usize,
         root: Rank,
     ) -> Result<Explanation> {
-        let ((explained, tuner), candidates, (reach, cores, nodes)) = self.with_engine(|engine| {
-            let explained = engine.explain(collective, dtype, count, root)?;
-            let candidates = engine.plans().selection().explain(collective, explained.bytes);
-            let inputs = engine.plans().selection().inputs();
-            let nodes = inputs.known_nodes().map_or(1, |nodes| nodes.sizes().len() as u32);
-            let advice = engine.plans().selection().advice_on(collective, explained.bytes);
-            let tuner = advice.map(|_| inputs.advice.by.clone());
-            Ok(((explained, tuner), candidates, (engine.plans().reach(), inputs.rates.cores, nodes)))
-        })?;
+        let ((explained, tuner), (candidates, protocol), (reach, cores, nodes)) =
+            self.with_engine(|engine| {
+                let explained = engine.explain(collective, dtype, count, root)?;
+                let candidates = engine.plans().selection().explain(collective, explained.bytes);
+                let inputs = engine.plans().selection().inputs();
+                let nodes = inputs.known_nodes().map_or(1, |nodes| nodes.sizes().len() as u32);
+                let advice = engine.plans().selection().advice_on(collective, explained.bytes);
+                let tuner = advice.map(|_| inputs.advice.by.clone());
+                let protocol = engine.device().map(|device| device.protocol(collective, dtype, count).name());
+                Ok((
+                    (explained, tuner),
+                    (candidates, protocol),
+                    (engine.plans().reach(), inputs.rates.cores, nodes),
+                ))
+            })?;
         let others = (0..self.n).map(Rank).filter(|rank| *rank != self.rank);
         Ok(Explanation {
             collective,
@@ -81,6 +89,7 @@ impl Communicator {
             tuner,
             chunk_count: explained.chunk_count,
             carried: explained.carried,
+            protocol,
             predicted_ns: candidates.first().map_or(0.0, |chosen| chosen.time_ns),
             candidates,
             paths: others.map(|rank| Ok((rank, self.path(rank)?))).collect::<Result<_>>()?,
@@ -100,7 +109,11 @@ impl fmt::Display for Explanation {
         if channels != 1 {
             f.write_str("s")?;
         }
-        write!(f, ", {chunk_count} elements at a time, {carried}; predicted {:.2} µs", predicted_ns / 1e3)?;
+        write!(f, ", {chunk_count} elements at a time, {carried}")?;
+        if let Some(protocol) = self.protocol {
+            write!(f, " under {protocol}")?;
+        }
+        write!(f, "; predicted {:.2} µs", predicted_ns / 1e3)?;
         if let Some(tuner) = &self.tuner {
             write!(f, "; by the tuner plugin {tuner}")?;
         }
@@ -212,7 +225,8 @@ mod tests {
                     "{n} {lent:?}"
                 );
                 assert!(slots.iter().all(|collective| !lent.contains(collective)), "{n} {lent:?}");
-                for collective in [Collective::AllToAll, Collective::Scatter, Collective::Send] {
+                assert_eq!(lent.contains(&Collective::Scatter), n > 2, "{n} {lent:?}");
+                for collective in [Collective::AllToAll, Collective::Send] {
                     assert!(lent.contains(&collective), "{n} {collective} {lent:?}");
                 }
             }
@@ -276,7 +290,9 @@ mod tests {
                 _ => Ok(()),
             }
         });
-        assert_eq!(lent, [(1, 0), (0, 0), (0, 0), (0, 0)]);
+        // With a core for each rank shorter ones are copied, too.
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        assert_eq!(lent, [(u64::from(cores < 4), 0), (0, 0), (0, 0), (0, 0)]);
     }
 
     #[test]

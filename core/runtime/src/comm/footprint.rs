@@ -61,7 +61,8 @@ mod tests {
         let pages = |bytes: u64| bytes.next_multiple_of(4096);
         let s = ((512 << 10) / slots / n.div_ceil(8)).clamp(4 << 10, 1 << 20).next_multiple_of(64);
         let (edges, lines) = (l * channels * 3, slots.max(64));
-        let payload_bytes = pages(lines * s.min(4096)) + pages(slots * s);
+        let places = if l <= 4 { 4 } else { 1 };
+        let payload_bytes = pages(lines * s.min(4096)) + pages(slots * places * s);
         let shared_bytes = 4096 + pages(edges * (128 + 64 * lines)) + edges * payload_bytes;
         let connections = 3 * channels * (n - l);
         Footprint {

@@ -4,18 +4,33 @@ use smallvec::SmallVec;
 
 use super::Communicator;
 use crate::error::Result;
+use crate::exec::device::Addresses;
 use crate::exec::host::Poll;
 use crate::request::Request;
+use crate::stream::Stream;
 
 /// Calls collected by [`group`], possibly on several communicators of this thread.
 pub struct Group<'a> {
     calls: SmallVec<[(&'a Communicator, Request<'a>); 4]>,
+    /// Where the data of some calls is, by their numbers, and the streams they go on.
+    placed: Vec<(usize, Addresses<'a>, &'a Stream)>,
 }
 
 impl<'a> Group<'a> {
     /// Adds a call. Nothing runs before the group's closure has returned.
     pub fn add(&mut self, communicator: &'a Communicator, request: Request<'a>) {
         self.calls.push((communicator, request));
+    }
+
+    /// Adds a call on memory given by address.
+    pub(super) fn add_at(
+        &mut self,
+        communicator: &'a Communicator,
+        request: Request<'a>,
+        (at, stream): (Addresses<'a>, &'a Stream),
+    ) {
+        self.placed.push((self.calls.len(), at, stream));
+        self.add(communicator, request);
     }
 }
 
@@ -25,7 +40,7 @@ impl<'a> Group<'a> {
 /// one communicator run in the order they were added; calls on several communicators of one thread
 /// progress side by side, which is how one thread can hold several ranks.
 ///
-/// Blocks until every call is complete.
+/// Blocks until every call is complete, but for those added by [`Group::enqueue`], which their streams wait for.
 ///
 /// # Errors
 ///
@@ -44,29 +59,61 @@ impl<'a> Group<'a> {
 /// # Ok(()) }).unwrap();
 /// ```
 pub fn group<'a>(collect: impl FnOnce(&mut Group<'a>) -> Result<()>) -> Result<()> {
-    let mut group = Group { calls: SmallVec::new() };
+    let mut group = Group { calls: SmallVec::new(), placed: Vec::new() };
     collect(&mut group)?;
+    if !group.placed.is_empty() {
+        return launch_placed(group);
+    }
     let mut communicators: SmallVec<[&Communicator; 4]> = SmallVec::new();
     let mut first_error = None;
+    let mut left = group.calls.len();
     for (communicator, request) in &mut group.calls {
-        if let Err(error) = communicator.with_engine(|engine| engine.begin_one_of_many(request)) {
-            first_error = Some(error);
-            // It may have no other call, and then is not driven.
-            let landed = communicator.with_engine(|engine| {
-                engine.land();
-                Ok(())
-            });
-            debug_assert!(landed.is_ok(), "it was open a moment ago");
-            break;
-        }
         if !communicators.iter().any(|known| std::ptr::eq(*known, *communicator)) {
             communicators.push(communicator);
+        }
+        left -= 1;
+        let alone = left == 0 && communicators.len() == 1;
+        if let Err(error) = communicator.with_engine(|engine| engine.begin_one_of_many(request, alone)) {
+            first_error = Some(error);
+            break;
         }
     }
     // The borrows in `calls` must outlive whatever was submitted, also after an error.
     let driven = drive(&communicators);
     drop(group);
     first_error.map_or(driven, Err)
+}
+
+/// Makes all calls ready, launches those that go on streams, and waits for the others. The first error of any.
+#[cold]
+fn launch_placed(mut group: Group<'_>) -> Result<()> {
+    let mut outcome = Ok(());
+    let mut placed: SmallVec<[&Communicator; 4]> = SmallVec::new();
+    let mut waited_for: SmallVec<[&Communicator; 4]> = SmallVec::new();
+    let mut places = group.placed.iter().peekable();
+    for (index, (communicator, request)) in group.calls.iter_mut().enumerate() {
+        let place = places.next_if(|(place, ..)| *place == index);
+        let (begun, of_its_kind) = match place {
+            Some((_, at, stream)) => (communicator.start_at(request, *at, (stream, true)), &mut placed),
+            None => (communicator.with_engine(|e| e.begin_one_of_many(request, false)), &mut waited_for),
+        };
+        if !of_its_kind.iter().any(|known| std::ptr::eq(*known, *communicator)) {
+            of_its_kind.push(communicator);
+        }
+        if begun.is_err() {
+            outcome = begun;
+            break;
+        }
+    }
+    for communicator in &placed {
+        // The others are launched, too: their ranks hear of the failure and end their kernels.
+        let launched = communicator.with_engine(|engine| engine.launch_queued());
+        outcome = outcome.and(launched);
+    }
+    if !waited_for.is_empty() {
+        outcome = outcome.and(drive(&waited_for));
+    }
+    outcome
 }
 
 /// Drives several communicators until each is done or has failed; the first error.

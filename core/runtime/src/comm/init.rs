@@ -26,6 +26,7 @@ use crate::exec::Tuning;
 use crate::exec::device::{DeviceEngine, Opened};
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Direct, Plans, Reach};
+use crate::exec::trial;
 use crate::observe::flight::{Flight, Place, Recorded};
 use crate::observe::profiler::Profile;
 use crate::transport::{
@@ -158,18 +159,14 @@ impl Communicator {
         let Beside { asks, tuning } = Beside::parse(Networking::beside(&votes[0]))?;
         // What goes through a device's slots is in them: nothing is lent, and nothing is mapped.
         let hosted = !all.device;
-        let direct = match config.direct() {
-            _ if !hosted => Direct::Never,
-            _ if !fabric.reads_directly() => Direct::Never,
-            Some(0) => Direct::Never,
-            Some(bytes) => Direct::From(bytes as usize),
-            None => Direct::WhereFaster,
-        };
         let cores = fabric.cores_of_one_host()?;
+        let roomy = !all.used && fabric.is_roomy_for_all()?;
+        let direct = if hosted { direct_reads(&mut fabric, &control, roomy, config)? } else { Direct::Never };
         let reach = match all.used {
             true if cores > 0 => Reach::Loopback,
             true => Reach::Network,
-            false if direct != Direct::Never => Reach::MemoryDirect,
+            // What a trial says must not choose another algorithm, and with it other bits.
+            false if matches!(direct, Direct::WhereFaster | Direct::From(_)) => Reach::MemoryDirect,
             false => Reach::Memory,
         };
         let network_only = all.used && !all.memory && hosted;
@@ -180,12 +177,13 @@ impl Communicator {
         let near = if network_only { Reach::Loopback } else { Reach::Memory };
         let selection = plans::tuned_selection(config, n, (reach, cores), (whole, near), &tuning)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
-        let direct = if reach == Reach::MemoryDirect { direct } else { Direct::Never };
+        let direct = if all.used { Direct::Never } else { direct };
         let slot_bytes = if network_only { fabric.net_slot_bytes() } else { fabric.slot_bytes() };
         let chunk_bytes = chunk_bytes.min(slot_bytes);
         let (lends_on_the_way, mapped_bytes) =
             (network_only && all.lends, if hosted { config.mapped() as usize } else { 0 });
-        let cut = Cut { slot_bytes, chunk_bytes, direct, lends_on_the_way, mapped_bytes };
+        let roomy = roomy && config.chunk_bytes().is_none();
+        let cut = Cut { slot_bytes, chunk_bytes, roomy, direct, lends_on_the_way, mapped_bytes };
         let mapped = fabric.one_process() && mapped_bytes > 0;
         let selection = if asks {
             let comm = (rank, n, fabric.number()?);
@@ -209,8 +207,8 @@ impl Communicator {
             plans.expect_mapped();
         }
         let watched = Watched { rank: rank.0, nranks: n, nnodes, comm_id: fabric.number()? };
-        let spares_a_core = || fabric.spares_a_core().unwrap_or(true);
-        let profile = Profile::open(config, watched, fabric.net_plugin(), spares_a_core);
+        let crowded = || fabric.processes_without_a_core_left().unwrap_or(0);
+        let profile = Profile::open(config, watched, fabric.net_plugin(), crowded);
         profile.iter().for_each(|profile| fabric.profile(profile.emitter()));
         let flight = Arc::clone(&recorded.flight);
         let (for_engine, deadline) = (Arc::clone(&control), config.timeout());
@@ -230,6 +228,23 @@ impl Communicator {
             splits: Cell::new(0),
             recorded,
         })
+    }
+}
+
+/// Which messages ranks read out of each other's memory. The same on all ranks, of which all call this.
+fn direct_reads(fabric: &mut Fabric, control: &Control, roomy: bool, config: &Config) -> Result<Direct> {
+    match config.direct() {
+        _ if !fabric.reads_directly() => Ok(Direct::Never),
+        Some(0) => Ok(Direct::Never),
+        Some(bytes) => Ok(Direct::From(bytes as usize)),
+        None if !roomy || control.n() < 2 || fabric.one_process() => Ok(Direct::WhereFaster),
+        None => {
+            let (ranks, deadline) = ((control.rank(), control.n()), Instant::now() + config.init_timeout());
+            let found = trial::reading_is_faster(fabric, ranks, &|| Relay::check(control), deadline)?;
+            let votes = control.all_gather(vec![u8::from(found)])?;
+            let agreed = votes.iter().all(|vote| vote[..] == [1]);
+            Ok(if agreed { Direct::Tried } else { Direct::Never })
+        }
     }
 }
 
@@ -467,3 +482,75 @@ const LEAST_SLOT_BYTES: usize = 4 << 10;
 const MOST_SLOT_BYTES: usize = 1 << 20;
 /// How much longer a slot towards a network is: long messages cost it less.
 const NET_SLOTS_LONGER: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::error::Fault;
+
+    /// Two ranks of this process, connected, each with the other's memory to read.
+    fn connected<T: Send>(body: impl Fn(Fabric, &Control) -> T + Sync) -> [T; 2] {
+        let config = Config::from_vars([("CCL_SOCKET_IFNAME", "lo")]).unwrap();
+        let id = [UniqueId::generate_local(&config).unwrap()];
+        let rank = |rank: u32| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            let (mut fabric, hello) = open(&id, Rank(rank), 2, &config).unwrap();
+            let settings = BootstrapSettings::from_config(&config, None);
+            let (control, hellos) = bootstrap::join_several(&id, Rank(rank), 2, hello, &settings).unwrap();
+            let control = Arc::new(control);
+            connect(&mut fabric, &control, &hellos, (Rank(rank), &config), deadline).unwrap();
+            assert!(fabric.reads_directly());
+            let found = body(fabric, &control);
+            // Neither leaves while the other still looks at its memory.
+            control.all_gather(Vec::new()).unwrap();
+            found
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| rank(1));
+            [rank(0), other.join().unwrap()]
+        })
+    }
+
+    #[test]
+    fn a_trial_leaves_edges_as_they_were() {
+        let sums = connected(|mut fabric, control| {
+            let (rank, peer) = (control.rank(), Rank(1 - control.rank().0));
+            let deadline = Instant::now() + Duration::from_secs(20);
+            trial::reading_is_faster(&mut fabric, (rank, 2), &|| Relay::check(control), deadline).unwrap();
+            let send = fabric.send_edge(peer, ccl_plan::Channel(0), 0).unwrap();
+            let receive = fabric.receive_edge(peer, ccl_plan::Channel(0), 0).unwrap();
+            fabric.sender(send).acquire(0).unwrap().unwrap();
+            fabric.sender(send).post(0, 7 + rank.0).unwrap();
+            loop {
+                assert!(Instant::now() < deadline, "the message after the trial is lost");
+                if let Some(slot) = fabric.receiver(receive).peek().unwrap() {
+                    fabric.receiver(receive).release().unwrap();
+                    return (slot.tag, slot.bytes);
+                }
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!(sums, [(8, 0), (7, 0)]);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_try_is_named() {
+        let found = connected(|mut fabric, control| {
+            let rank = control.rank();
+            let soon = Instant::now() + Duration::from_millis(50);
+            let trial = || trial::reading_is_faster(&mut fabric, (rank, 2), &|| Relay::check(control), soon);
+            (rank.0 == 0).then(trial).map(Result::unwrap_err)
+        });
+        let error = found[0].as_ref().unwrap();
+        assert_eq!((error.fault(), error.peer()), (&Fault::Timeout, Some(Rank(1))));
+    }
+
+    #[test]
+    fn a_rank_without_another_agrees() {
+        let config = Config::from_vars([("CCL_SOCKET_IFNAME", "lo")]).unwrap();
+        let (mut fabric, _) = open(&[], Rank(0), 1, &config).unwrap();
+        assert!(trial::reading_is_faster(&mut fabric, (Rank(2), 3), &|| Ok(()), Instant::now()).unwrap());
+    }
+}

@@ -110,7 +110,7 @@ impl Communicator {
     /// The failure of this communicator, if it has failed: for callers that only make asynchronous
     /// calls. Never blocks.
     pub fn async_error(&self) -> Option<Error> {
-        self.with_engine(|engine| engine.failure())
+        self.with_engine(|engine| engine.failure_now())
     }
 
     /// A handle by which any thread can end the communicator's work.

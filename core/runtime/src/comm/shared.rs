@@ -115,7 +115,11 @@ enum Round {
 /// One round of driving.
 fn round(engine: &mut Engine, patience: &mut Patience) -> Result<Round> {
     Ok(match engine.guarded(Engine::poll)? {
-        Poll::Done => Round::Idle,
+        Poll::Done => {
+            // A graph may give it more to do at any time.
+            patience.renew();
+            Round::Idle
+        }
         Poll::Progress => {
             patience.renew();
             Round::Moved

@@ -154,7 +154,7 @@ settings! {
         net: Option<String> = "", CCL_NET [NCCL_NET], Must;
         /// Sockets per connection; large messages are spread over them.
         socket_nsocks: Between<1, 64> = "1", CCL_SOCKET_NSOCKS, Must;
-        /// The size of a socket's send buffer; the system's choice if not set.
+        /// The size of a socket's send buffer; if not set 256K within a host, else the system's choice.
         socket_sndbuf: Option<Bytes> = "", CCL_SOCKET_SNDBUF [NCCL_SOCKET_SNDBUF], May;
         /// The size of a socket's receive buffer; the system's choice if not set.
         socket_rcvbuf: Option<Bytes> = "", CCL_SOCKET_RCVBUF [NCCL_SOCKET_RCVBUF], May;
@@ -177,7 +177,8 @@ settings! {
         /// The bytes of a chunk; chosen by size if not set.
         chunk_bytes: Option<Bytes> = "", CCL_CHUNK_BYTES, Must;
         /// Shared memory: parts of at least so many bytes are read straight out of the sender's buffer, where all
-        /// ranks may read each other's memory; 0 never; where it is faster if not set.
+        /// ranks may read each other's memory; 0 never; where it is faster if not set, which few processes with a
+        /// core each find out by trying.
         direct: Option<Bytes> = "", CCL_DIRECT_BYTES, Must;
         /// Shared memory: calls on buffers of at least so many bytes move data straight between them, where all ranks
         /// reach each other's (threads of one process, and registered memory); 0 never.
@@ -194,10 +195,18 @@ settings! {
         cuda: CudaUse = "auto", CCL_CUDA, May;
         /// The driver's library, in place of the system's.
         cuda_library: Option<PathBuf> = "", CCL_CUDA_LIBRARY, May;
-        /// A file with the kernels (cubin, fatbin or PTX), in place of those that come with the library.
+        /// A file with the kernels (cubin, fatbin or PTX), or a folder of such files for each dtype, in place of those that come with the library.
         cuda_image: Option<PathBuf> = "", CCL_CUDA_IMAGE, May;
+        /// NVRTC's library, which compiles kernels that the build does not embed; `none`: nothing is compiled. Not set: the
+        /// first of the driver's version that the process, the system, CUDA's folders or Python's packages have.
+        nvrtc_library: Option<PathBuf> = "", CCL_NVRTC_LIBRARY, May;
+        /// The folder in which compiled kernels are kept for later processes; `none`: nowhere. Not set: the user's cache.
+        kernel_cache: Option<PathBuf> = "", CCL_KERNEL_CACHE, May;
         /// Do not let devices use each other's memory; what they exchange then goes through the host.
         p2p_disable: bool = "0", CCL_P2P_DISABLE [NCCL_P2P_DISABLE], May;
+        /// The protocols that edges between devices may follow (`simple`, `ll`, `ll128`), per collective; messages go by what is
+        /// said of `send`. Of several, each call takes what its length asks for.
+        proto: Option<Choices> = "", CCL_PROTO [NCCL_PROTO], Must;
         /// Threads of each block of a kernel, a multiple of 32.
         cuda_threads: Between<64, 1024> = "512", CCL_CUDA_THREADS [NCCL_NTHREADS], May;
     }
@@ -238,7 +247,7 @@ settings! {
         debug_file: Option<PathBuf> = "", CCL_DEBUG_FILE [NCCL_DEBUG_FILE], May;
         /// Profiler plugins to try, in order: names or files, of ccl's contract or NCCL's; `none` for no profiler.
         profiler_plugin: Names = "", CCL_PROFILER_PLUGIN [NCCL_PROFILER_PLUGIN], May;
-        /// The most of a core that passing events on to a profiler takes where ranks need all cores, in percent. What
+        /// How much passing events on to a profiler may slow ranks down where they need all cores, in percent. What
         /// comes faster is dropped and counted.
         profiler_share: Between<1, 100> = "1", CCL_PROFILER_SHARE, May;
         /// What INFO and TRACE are about.

@@ -134,22 +134,27 @@ impl Engine {
     }
 
     /// Begins a call that belongs to a group: it gets as far as it can at once. The last one is followed by
-    /// [`Engine::finish_group`] or [`Engine::land`].
-    pub(crate) fn begin_one_of_many(&mut self, request: &mut Request<'_>) -> Result<()> {
+    /// [`Engine::finish_group`] or [`Engine::land`]. `alone`: nothing but this call is left to do for the thread,
+    /// once what is in the queue is done, so it may wait for it as [`Engine::run`] does.
+    pub(crate) fn begin_one_of_many(&mut self, request: &mut Request<'_>, alone: bool) -> Result<()> {
+        let tries = if alone && self.queue.is_empty() { self.direct_polls } else { 0 };
         if !self.attended {
-            return self.begin::<false>(request, 0).map(|_| ());
+            return self.begin::<false>(request, tries).map(|_| ());
         }
         if self.device.is_some() {
-            return self.stage(request, None);
+            return self.stage(request, None, true);
         }
         self.launch(request, 1);
-        let begun = self.begin::<true>(request, 0).map(|_| ());
+        let begun = self.begin::<true>(request, tries).map(|_| ());
         self.profile.iter_mut().for_each(|profile| profile.called());
         begun
     }
 
     /// [`Engine::finish`] after the calls of a group.
     pub(crate) fn finish_group(&mut self) -> Result<()> {
+        if !self.attended && self.failed.is_none() && self.queue.is_empty() && self.fabric.is_flushed() {
+            return Ok(());
+        }
         self.profile.iter_mut().for_each(|profile| profile.waits());
         let finished = self.finish();
         self.land();
@@ -159,7 +164,7 @@ impl Engine {
     /// Queues an asynchronous call: [`Engine::submit`] for whoever makes no others with it.
     pub(crate) fn submit_alone(&mut self, request: &mut Request<'_>, gate: Option<Gate>) -> Result<()> {
         if self.device.is_some() {
-            return self.stage(request, gate);
+            return self.stage(request, gate, false).and_then(|()| self.poll().map(drop));
         }
         self.launch(request, 0);
         let submitted = self.submit(request, gate);
@@ -417,6 +422,7 @@ impl Engine {
     /// Leaves the communicator without waiting for anyone.
     pub(crate) fn close(mut self) {
         self.queue.clear();
+        let _relaxed = self.device.as_ref().and_then(|device| device.leave_captures_alone());
         self.device = None;
         self.control.leave();
         self.fabric.close();

@@ -11,6 +11,7 @@ mod short;
 pub(crate) mod step;
 mod straight;
 mod tape;
+pub(crate) mod trial;
 mod tuning;
 mod user;
 

@@ -1,5 +1,7 @@
 //! The plan table: which program serves a call, checked once and kept.
 
+mod key;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -12,7 +14,9 @@ use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algori
 
 use serde::{Deserialize, Serialize};
 
-use super::lending::{Lendable, Lending, Lent, Sending, may_share};
+pub(super) use self::key::TagSeed;
+use self::key::{Key, signature};
+use super::lending::{Lendable, Lending, Lent, Sending, may_share, read_where_tried};
 use super::mapped;
 use super::reduce::Reduction;
 use super::straight;
@@ -21,7 +25,7 @@ use super::tuning::Tuning;
 use super::user;
 use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
-use crate::observe::board::{Packed, Signature};
+use crate::observe::board::Packed;
 use crate::request::{Bound, Fit, Request};
 use crate::transport::{Fabric, LONGEST_LENT_BYTES};
 
@@ -68,6 +72,8 @@ pub(crate) struct Cut {
     pub(crate) slot_bytes: usize,
     /// Longer chunks are cut: copies of one rank then overlap with those of the next.
     pub(crate) chunk_bytes: usize,
+    /// Whether few ranks go through memory, each with a core: a length then cuts in the way that is best for it.
+    pub(crate) roomy: bool,
     /// Which messages are lent and read directly.
     pub(crate) direct: Direct,
     /// Whether every edge goes through a network and sends user memory from where it is.
@@ -83,6 +89,17 @@ impl Cut {
         let wish = wish.min(self.slot_bytes as u64) as usize;
         if wish == 0 { self.chunk_bytes } else { (wish / GRAIN_BYTES).max(1) * GRAIN_BYTES }
     }
+
+    /// Bytes to cut a share at if nobody wished for anything else.
+    fn piece_bytes(&self, collective: Collective, share_bytes: usize) -> usize {
+        let message = matches!(collective, Collective::Send | Collective::Recv);
+        let long = if flows_one_way(collective) { LONG_ONE_WAY_BYTES } else { LONG_SHARE_BYTES };
+        match self.roomy {
+            true if share_bytes >= long => LONG_PIECE_BYTES.min(self.slot_bytes),
+            true if message && share_bytes <= SHORT_MESSAGE_BYTES => SHORT_PIECE_BYTES.min(self.chunk_bytes),
+            _ => self.chunk_bytes,
+        }
+    }
 }
 
 /// Which messages are lent and read directly, where all that the programs of a call send may be lent.
@@ -92,21 +109,10 @@ pub(crate) enum Direct {
     Never,
     /// Those for which it is faster.
     WhereFaster,
+    /// Those for which it is among few processes with a core each, where a trial said so.
+    Tried,
     /// All of so many bytes and more.
     From(usize),
-}
-
-/// What a decision depends on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    collective: Collective,
-    dtype: Dtype,
-    /// Of the call, or the average block's where blocks differ.
-    count: usize,
-    root: Rank,
-    reduce_op: ReduceOp,
-    level: Level,
-    scalar_bits: u64,
 }
 
 /// A program, how its data is cut, and everything else about a call but its buffers.
@@ -117,6 +123,8 @@ pub(crate) struct Decision {
     pub(crate) grain_count: usize,
     pub(crate) reduction: Reduction,
     pub(super) sending: Sending,
+    /// Whether all that the programs send lies in user memory and stays as it is, for devices.
+    pub(super) lendable: bool,
     /// Whether calls begin by looking whether all buffers are mapped.
     pub(super) mapped: bool,
     /// What other ranks must have asked for under the same number.
@@ -128,6 +136,8 @@ pub(crate) struct Decision {
     pub(super) straight: bool,
     /// Bytes of scratch of all lanes.
     pub(super) scratch_bytes: usize,
+    /// Whether the buffers of all ranks exceed the last-level cache.
+    pub(super) huge: bool,
 }
 
 /// What a decision is made of but for this rank's steps.
@@ -378,11 +388,14 @@ impl Plans {
         Ok(Decision {
             straight: !mapped && straight::may(tape.as_ref(), choice.channels, lanes, lending),
             scratch_bytes: cells * chunk_count * size,
+            huge: self.bytes(key.collective, key.dtype, key.count) * 2 * u64::from(self.n)
+                > fabric.cache_bytes() as u64,
             channels: choice.channels,
             chunk_count,
             grain_count: layout.grain_count,
             reduction: Reduction::new(key.dtype, key.reduce_op, self.n, bound.reduce.scalar()),
             sending,
+            lendable: known.lendable.under(key.reduce_op) == Lent::All,
             mapped,
             signature: signature(bound).pack(),
             tag: TagSeed::new(bound),
@@ -500,11 +513,16 @@ impl Plans {
         let direct = match self.cut.direct {
             Direct::Never => None,
             Direct::WhereFaster => read_from_bytes(program.collective, self.n).map(|bytes| bytes as usize),
+            Direct::Tried => read_where_tried(program.collective),
             Direct::From(bytes) => Some(bytes),
         };
         // What is shorter must fit a slot.
         let direct = direct.filter(|from| share_bytes >= *from).map(|from| from.min(self.cut.slot_bytes));
         let message = matches!(program.collective, Collective::Send | Collective::Recv);
+        let piece_bytes = match chunk_bytes == self.cut.chunk_bytes {
+            true => self.cut.piece_bytes(program.collective, share_bytes),
+            false => chunk_bytes,
+        };
         let (most, chunk_bytes, lending) = match (direct, lendable) {
             (Some(from), Lent::All) if message && share_bytes >= LONG_MESSAGE_BYTES => {
                 (slot, self.cut.slot_bytes, Lending::UnlessAlone { from })
@@ -517,8 +535,8 @@ impl Plans {
             (None, Lent::All) if self.cut.lends_on_the_way && !program.collective.reduces() => {
                 (usize::MAX, LONGEST_LENT_BYTES, Lending::Nothing)
             }
-            (_, Lent::Never) => (slot, chunk_bytes / known.widest, Lending::Never),
-            _ => (slot, chunk_bytes, Lending::Nothing),
+            (_, Lent::Never) => (slot, piece_bytes / known.widest, Lending::Never),
+            _ => (slot, piece_bytes, Lending::Nothing),
         };
         let chunk = share_bytes.min(chunk_bytes) / size;
         if chunk >= share {
@@ -526,85 +544,6 @@ impl Plans {
         }
         Ok((chunk.next_multiple_of((GRAIN_BYTES / size).max(1)).clamp(1, most), lending))
     }
-}
-
-impl Key {
-    #[inline]
-    fn of(request: &Request<'_>) -> Key {
-        Key {
-            collective: request.collective,
-            dtype: request.dtype,
-            count: request.count,
-            root: request.root,
-            reduce_op: request.reduce.op(),
-            level: request.reduce.level(),
-            scalar_bits: request.reduce.scalar().to_bits(),
-        }
-    }
-
-    /// Where of `places` (a power of two) a decision for this key is kept.
-    #[inline]
-    fn place(&self, places: usize) -> usize {
-        let kind = u64::from(self.collective as u8) << 16
-            | u64::from(self.dtype as u8) << 8
-            | u64::from(self.reduce_op as u8)
-            | u64::from(self.root.0) << 24
-            | (self.level as u64) << 56;
-        let mixed = (kind ^ self.scalar_bits).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = (mixed ^ self.count as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> 40) as usize & (places - 1)
-    }
-}
-
-/// What slot tags of a call are made of, but for its number.
-///
-/// A tag mixes what ranks must agree on and a number; different operations get different tags but
-/// for one chance in 2³². Both ends of a message come to the same tag.
-#[derive(Clone, Copy)]
-pub(super) struct TagSeed(u64);
-
-impl TagSeed {
-    fn new(bound: &Bound) -> TagSeed {
-        let message = matches!(bound.collective, Collective::Send | Collective::Recv);
-        let collective = if message { Collective::Send } else { bound.collective };
-        let reduce_op = if bound.collective.reduces() { bound.reduce.op() as u8 } else { 0 };
-        let root = if bound.collective.rooted() { bound.root.0 } else { 0 };
-        let kind = u64::from(collective as u8)
-            | u64::from(bound.dtype as u8) << 8
-            | u64::from(reduce_op) << 16
-            | u64::from(root) << 24
-            | (level(bound) as u64) << 56;
-        let mixed = kind.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = mixed ^ (agreed_count(bound) as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
-        TagSeed(mixed ^ (mixed >> 29))
-    }
-
-    #[inline]
-    pub(super) fn number(self, number: u64) -> u32 {
-        (self.0.wrapping_add(number).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
-    }
-}
-
-/// What other ranks must have asked for under the same number.
-fn signature(bound: &Bound) -> Signature {
-    let mut signature = Signature::new(bound.collective).of(agreed_count(bound) as u64, bound.dtype);
-    if bound.collective.reduces() {
-        signature = signature.reduced_by(bound.reduce.op()).at(level(bound));
-    }
-    if bound.collective.rooted() {
-        signature = signature.rooted_at(bound.root);
-    }
-    signature
-}
-
-/// What the call asks for; nothing where nothing is folded.
-fn level(bound: &Bound) -> Level {
-    if bound.collective.reduces() { bound.reduce.level() } else { Level::Run }
-}
-
-/// The count that is the same on all ranks; 0 where blocks differ.
-fn agreed_count(bound: &Bound) -> usize {
-    if bound.collective.uneven() { 0 } else { bound.count }
 }
 
 /// Walks the programs of all ranks: a plan that would hang or compute something else never runs.
@@ -763,6 +702,12 @@ pub(crate) fn most_channels(config: &Config) -> u16 {
     config.max_nchannels().map_or(1, |channels| channels as u16)
 }
 
+/// Whether a rank either sends or receives in most of the call.
+fn flows_one_way(collective: Collective) -> bool {
+    use Collective::{Broadcast, Gather, Recv, Reduce, Scatter, Send};
+    matches!(collective, Broadcast | Reduce | Gather | Scatter | Send | Recv)
+}
+
 fn bound_is_whole(collective: Collective) -> bool {
     collective.input() == ccl_plan::Shape::Whole
 }
@@ -792,3 +737,11 @@ const DIRECT_SCRATCH_BYTES: usize = 256 << 10;
 /// From so many bytes on a message is cut into pieces that fit slots, so that a sender with nothing else to do can
 /// copy instead of looking on. Shorter ones gain nothing by it.
 const LONG_MESSAGE_BYTES: usize = 2 << 20;
+/// Pieces of short messages, whose receiver begins early.
+const SHORT_PIECE_BYTES: usize = 8 << 10;
+const SHORT_MESSAGE_BYTES: usize = 32 << 10;
+/// Pieces of long shares, where each costs less than what is gained by beginning earlier (ADR 0055).
+const LONG_PIECE_BYTES: usize = 64 << 10;
+const LONG_SHARE_BYTES: usize = 128 << 10;
+/// The same for what flows one way, and so is worth beginning early for longer.
+const LONG_ONE_WAY_BYTES: usize = 512 << 10;

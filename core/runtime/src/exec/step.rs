@@ -1,5 +1,7 @@
 //! One step of one lane: from slots and buffers to slots and buffers, or not yet.
 
+use std::time::Instant;
+
 use ccl_plan::cursor::Cursor;
 use ccl_plan::layout::Layout;
 use ccl_plan::{Channel, Rank};
@@ -12,7 +14,7 @@ use super::tape::{Entry, Handing, Kind, Pieces, Resolve, Sent, Spot};
 use crate::error::Error;
 use crate::memory::scratch::BOUNCE_BYTES;
 use crate::request::Bound;
-use crate::transport::{EdgeIndex, Fabric, Slot};
+use crate::transport::{EdgeIndex, Fabric, Filling, Slot};
 
 /// Everything one lane needs to take steps.
 pub(super) struct LaneStep<'a> {
@@ -121,7 +123,6 @@ impl LaneStep<'_> {
     #[inline(always)]
     pub(super) fn take(&mut self, entry: &Entry) -> Result<bool, Stop> {
         let mut inputs = [std::ptr::null::<u8>(); 4];
-        let mut outputs = [std::ptr::null_mut::<u8>(); 4];
         for (address, spot) in inputs.iter_mut().zip(entry.inputs()) {
             *address = match self.input(entry, *spot)? {
                 Found::Here(found) => found,
@@ -136,6 +137,13 @@ impl LaneStep<'_> {
                 _ => self.take_lending(entry, inputs),
             };
         }
+        self.take_copying(entry, inputs)
+    }
+
+    /// One step that copies what it makes to slots.
+    #[inline(always)]
+    fn take_copying(&mut self, entry: &Entry, inputs: &[*const u8]) -> Result<bool, Stop> {
+        let mut outputs = [std::ptr::null_mut::<u8>(); 4];
         for (address, spot) in outputs.iter_mut().zip(entry.outputs()) {
             let Some(found) = self.output(entry, *spot)? else { return Ok(false) };
             *address = found;
@@ -147,7 +155,7 @@ impl LaneStep<'_> {
             // are ours until posted or released; scratch cells hold a chunk each. Ranges are equal or
             // disjoint because the program was checked and in-place calls were verified for it.
             // Of a span, user ranges and cells are those pieces, each within its block, chunk or cell.
-            unsafe { self.fold_all(entry, inputs, &outputs[..entry.outputs().len()]) };
+            unsafe { self.fill(entry, inputs, &outputs[..entry.outputs().len()]) };
         }
         self.hand_over(entry, None)?;
         Ok(true)
@@ -252,6 +260,85 @@ impl LaneStep<'_> {
             }
         }
         Ok(Some(kept))
+    }
+
+    /// Folds all pieces, in the way that is best for the slots among the outputs.
+    ///
+    /// # Safety
+    ///
+    /// As for [`reduce::Reduction::fold`], of each piece.
+    #[inline(always)]
+    unsafe fn fill(&mut self, entry: &Entry, inputs: &[*const u8], outputs: &[*mut u8]) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if entry.bytes <= NEVER_STREAMED_BYTES || entry.pieces.number != 1 {
+                self.fold_all(entry, inputs, outputs);
+            } else {
+                self.fill_slots(entry, inputs, outputs);
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`LaneStep::fill`].
+    #[inline(never)]
+    unsafe fn fill_slots(&mut self, entry: &Entry, inputs: &[*const u8], outputs: &[*mut u8]) {
+        if self.call.decision.huge {
+            // SAFETY: the caller's contract.
+            return unsafe { self.fold_streaming(entry, inputs, (outputs, 0)) };
+        }
+        let timely = entry.is_copy();
+        let (mut ordered, mut cached, mut streams, mut timed) = ([std::ptr::null_mut(); 4], 0, false, None);
+        for (output, spot) in outputs.iter().zip(entry.outputs()) {
+            let Spot::To(edge, _) = *spot else {
+                ordered[cached] = *output;
+                cached += 1;
+                continue;
+            };
+            match self.fabric.sender(edge).filling(timely) {
+                Filling::Cached => {}
+                Filling::Timed => timed = Some((edge, Instant::now())),
+                Filling::Streaming => streams = true,
+            }
+        }
+        if !streams {
+            // SAFETY: the caller's contract.
+            unsafe { self.fold(entry, inputs, outputs) };
+            if let Some((edge, since)) = timed {
+                self.fabric.sender(edge).took(entry.bytes * outputs.len(), since);
+            }
+            return;
+        }
+        let slots = outputs.iter().zip(entry.outputs()).filter(|(_, spot)| matches!(spot, Spot::To(..)));
+        for (place, (output, _)) in ordered[cached..].iter_mut().zip(slots) {
+            *place = *output;
+        }
+        let outputs = &ordered[..outputs.len()];
+        // SAFETY: the caller's contract, for the same outputs.
+        unsafe { self.fold_streaming(entry, inputs, (outputs, cached)) };
+    }
+
+    /// As [`LaneStep::fold`], around the caches but for so many first outputs.
+    ///
+    /// # Safety
+    ///
+    /// As for [`reduce::Reduction::fold`].
+    unsafe fn fold_streaming(
+        &self,
+        entry: &Entry,
+        inputs: &[*const u8],
+        (outputs, cached): (&[*mut u8], usize),
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if inputs.len() == 1 && entry.finish == Finish::NONE {
+                reduce::copy_streaming(inputs[0], outputs, cached, entry.bytes);
+            } else {
+                let reduction = &self.call.decision.reduction;
+                reduction.fold_streaming(inputs, (outputs, cached), entry.count, entry.finish);
+            }
+        }
     }
 
     /// Folds all pieces.
@@ -471,6 +558,9 @@ thread_local! {
     /// and those that told of a slot that another message filled.
     pub(crate) static TOLD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
+
+/// What is shorter goes in or beside a line.
+const NEVER_STREAMED_BYTES: usize = 4096;
 
 /// A lane takes no more steps in one go once it has moved so many bytes. A rank that reads 64 pieces of a long message
 /// one after the other lends nothing meanwhile: two ranks that exchange 16 MiB then take turns, and 1.5 times as long.

@@ -168,7 +168,7 @@ impl Entry {
     }
 
     /// Whether it only copies what this rank has.
-    fn is_copy(&self) -> bool {
+    pub(super) fn is_copy(&self) -> bool {
         let own = matches!(self.inputs(), [Spot::Send(_) | Spot::Recv(_) | Spot::Scratch(_)]);
         own && self.finish == Finish::NONE
     }

@@ -138,10 +138,15 @@ impl Tuning {
 
     /// Where the user's cache keeps the tuning of this machine, if the environment says where caches are.
     pub fn cache_file() -> Option<PathBuf> {
-        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
-        Some(cache.join("ccl").join("tuning.toml"))
+        Some(user_cache()?.join("tuning.toml"))
     }
+}
+
+/// Our folder in the user's cache, if the environment says where caches are.
+pub(crate) fn user_cache() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")))?;
+    Some(cache.join("ccl"))
 }
 
 /// The tuning in the user's cache, if it is this machine's. One that cannot be read is none: nobody asked for it.

@@ -168,6 +168,17 @@ impl Request<'_> {
         })
     }
 
+    /// Bytes of the buffers that this rank gives by address.
+    ///
+    /// # Errors
+    ///
+    /// Blocks that do not fit each other.
+    pub(crate) fn lengths_at(&self, rank: Rank, n: u32) -> Result<(usize, usize)> {
+        let (send, recv) = self.buffer_counts(rank, n)?;
+        let bytes = |count: usize| count.saturating_mul(self.dtype.size_bytes());
+        Ok((bytes(send), bytes(recv)))
+    }
+
     /// What this request, which was bound so, was like.
     pub(crate) fn fit(&self, bound: &Bound) -> Fit {
         match &self.buffers {

@@ -143,7 +143,7 @@ pub(super) fn how_long_messages_go(kind: PathKind, not_directly: Option<&str>, l
     match (kind, not_directly) {
         (PathKind::Net, _) if lends => "; long messages are sent from user memory".to_owned(),
         (PathKind::Net, _) => String::new(),
-        (_, None) => "; long messages are read directly".to_owned(),
+        (_, None) => "; long messages may be read directly".to_owned(),
         (_, Some(reason)) => format!("; long messages are copied: {reason}"),
     }
 }

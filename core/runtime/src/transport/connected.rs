@@ -25,6 +25,8 @@ pub(super) struct Connected {
     pub(super) not_mapped: Option<String>,
     /// Memory that all ranks registered.
     pub(super) windows: Windows,
+    /// Whether this host has few ranks, and a core for each.
+    pub(super) roomy: bool,
     /// What the last-level cache holds.
     pub(super) cache_bytes: usize,
     /// How each rank is reached.
@@ -55,7 +57,7 @@ impl Connected {
         let kind = match self.neighbours.reachable(peer) {
             Some((local, region)) => {
                 let receiver = (local, Arc::clone(region));
-                SendKind::Memory(MemorySend::new(receiver, self.neighbours.me(), channel, tag)?)
+                SendKind::Memory(MemorySend::new(receiver, self.neighbours.me(), channel, tag, self.roomy)?)
             }
             None => {
                 let shape = net_shape(settings);

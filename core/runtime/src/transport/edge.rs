@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::ptr::NonNull;
+use std::time::Instant;
 
 use ccl_plan::{Channel, Rank};
 
 use super::PathKind;
 use super::net::{NetReceive, NetSend};
-use super::shm::{Location, MemoryReceive, MemorySend, Reader};
+use super::shm::{Filling, Location, MemoryReceive, MemorySend, Reader};
 use crate::error::{Error, Result};
 
 /// An edge's name at one of its ends.
@@ -72,6 +73,10 @@ pub struct SendEdge(SendKind);
 pub struct ReceiveEdge(ReceiveKind);
 
 /// What is behind a [`SendEdge`]: a match is cheaper than a virtual call.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most edges are the large ones, and their fields one line nearer so"
+)]
 pub(super) enum SendKind {
     Memory(MemorySend),
     Net(Box<NetSend>),
@@ -131,6 +136,22 @@ impl SendEdge {
                 Ok(())
             }
             _ => self.post(bytes, tag),
+        }
+    }
+
+    /// How what was acquired last is best filled; `timely`: its time would say how fast slots are filled.
+    #[inline]
+    pub(crate) fn filling(&mut self, timely: bool) -> Filling {
+        match &mut self.0 {
+            SendKind::Memory(edge) => edge.filling(timely),
+            SendKind::Net(_) | SendKind::Wrapped(_) => Filling::Cached,
+        }
+    }
+
+    /// Filling `bytes` of what was acquired last through the caches has taken from then until now.
+    pub(crate) fn took(&mut self, bytes: usize, since: Instant) {
+        if let SendKind::Memory(edge) = &mut self.0 {
+            edge.took(bytes, since);
         }
     }
 

@@ -1,5 +1,6 @@
 //! One rank's connections to all others.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use ccl_plugin_host::NetPlugin;
 
 use super::connected::Connected;
 use super::net::{Network, Peers, SlotShape};
-use super::shm::{Neighbours, Own, Regions};
+use super::shm::{FEW_RANKS, Neighbours, Own, Regions};
 use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo};
 use super::{TransportSettings, WaitSettings, agree, host};
 use crate::config::NameFilter;
@@ -189,6 +190,7 @@ impl Fabric {
             regions,
             not_mapped,
             windows: Windows::default(),
+            roomy: self.is_roomy(&infos),
             cache_bytes: cache::last_level_bytes().unwrap_or(USUAL_CACHE_BYTES),
             kinds,
             not_directly,
@@ -414,11 +416,25 @@ impl Fabric {
         Ok(if one_host { host::cores(infos.iter()) as u32 } else { 0 })
     }
 
-    /// Whether this rank's host has more cores than ranks. Errors: not connected.
-    pub(crate) fn spares_a_core(&self) -> Result<bool> {
+    /// Whether all ranks are on one host, few, and have a core each. Errors: not connected.
+    pub(crate) fn is_roomy_for_all(&self) -> Result<bool> {
+        Ok(self.cores_of_one_host()? > 0 && self.is_roomy(&self.connected()?.infos))
+    }
+
+    /// Whether this rank's host has few ranks, and a core for each.
+    fn is_roomy(&self, infos: &[TransportInfo]) -> bool {
+        let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
+        here().count() <= FEW_RANKS && host::cores(here()) >= here().count()
+    }
+
+    /// How many processes the ranks of this rank's host are, where they need all its cores; 0 where a core is left.
+    /// Errors: not connected.
+    pub(crate) fn processes_without_a_core_left(&self) -> Result<usize> {
         let infos = &self.connected()?.infos;
         let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
-        Ok(host::cores(here()) > here().count())
+        let processes: HashSet<(u64, u32)> =
+            here().map(|info| (info.process.namespace, info.process.number)).collect();
+        Ok(if host::cores(here()) > here().count() { 0 } else { processes.len() })
     }
 
     /// How many ranks each host has, of those that follow each other. The same on all ranks. Errors: not connected.

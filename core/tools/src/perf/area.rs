@@ -56,6 +56,18 @@ impl Area {
         &mut self.backing.bytes_mut()[self.start..self.start + self.len]
     }
 
+    /// The bytes and the guard behind them.
+    pub(crate) fn guarded(&self) -> &[u8] {
+        let end = (self.start + self.len + GUARD_BYTES).min(self.backing.bytes().len());
+        &self.backing.bytes()[self.start..end]
+    }
+
+    /// The same, to write.
+    pub(crate) fn guarded_mut(&mut self) -> &mut [u8] {
+        let end = (self.start + self.len + GUARD_BYTES).min(self.backing.bytes().len());
+        &mut self.backing.bytes_mut()[self.start..end]
+    }
+
     /// Bytes right behind the area that were written to.
     pub(crate) fn overrun_bytes(&self) -> usize {
         let bytes = self.backing.bytes();
@@ -89,7 +101,7 @@ impl Default for Backing {
 /// What a buffer holds where nothing was written.
 pub(crate) const POISON: u8 = 0xa5;
 /// A cache line, the least that vector stores could spoil.
-const GUARD_BYTES: usize = 64;
+pub(crate) const GUARD_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 
 #[cfg(test)]

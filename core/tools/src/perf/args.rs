@@ -96,12 +96,15 @@ pub(crate) struct Args {
     placement: Option<Placements>,
     /// What buffers are made of
     #[arg(long, value_name = "KIND", default_value = "ordinary")]
-    memory: MemoryKind,
+    pub(crate) memory: MemoryKind,
+    /// Put so many calls into a CUDA graph and time its replays; needs --memory device on every rank
+    #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    graph: Option<u64>,
     /// What ranks work on: host memory, a CUDA device each (cuda), or all the same one (cuda:K)
     #[arg(long, value_name = "WHERE", default_value = "host")]
     pub(crate) device: Place,
     /// Measure what each level of determinism costs, all in turn on one communicator
-    #[arg(long, conflicts_with_all = ["workload", "overlap", "placement", "plot", "group", "memory", "check"])]
+    #[arg(long, conflicts_with_all = ["workload", "overlap", "placement", "plot", "group", "memory", "check", "graph"])]
     pub(crate) levels: bool,
     /// The deadline of every wait, in seconds, in place of CCL_TIMEOUT
     #[arg(long, value_name = "SECONDS", value_parser = crate::args::seconds)]
@@ -223,9 +226,20 @@ impl Args {
             warm_up: self.warmup,
             lanes: self.group as usize,
             memory: self.memory,
+            graph: self.graph_calls()?,
             format: self.format(),
             plot: self.plot.clone(),
         })
+    }
+
+    fn graph_calls(&self) -> Result<Option<u64>> {
+        match (self.graph, self.memory) {
+            (Some(_), MemoryKind::Ordinary | MemoryKind::Mapped) => Err(Error::usage(
+                format!("expected --memory device beside --graph, found {}", self.memory.name()),
+                "graphs hold calls on device memory: add --memory device",
+            )),
+            (graph, _) => Ok(graph),
+        }
     }
 
     fn dtypes(&self) -> Result<Vec<Dtype>> {
@@ -414,6 +428,8 @@ mod tests {
 
     #[test]
     fn ranks_work_on_the_host_or_on_devices() {
+        let options = parse("all_reduce --memory device --graph 4").unwrap();
+        assert_eq!((options.memory, options.graph), (MemoryKind::Device, Some(4)));
         let place = |text: &str| text.parse::<Place>();
         assert_eq!(place("host").unwrap().setting(), None);
         assert_eq!(place("cuda").unwrap().setting().as_deref(), Some("local"));
@@ -444,6 +460,8 @@ mod tests {
             "--working-set 1M",
             "--list",
             "all_reduce --levels --overlap",
+            "all_reduce --graph 1",
+            "all_reduce --graph 0 --memory device",
         ] {
             assert!(refuses(line), "{line}");
         }

@@ -2,12 +2,14 @@
 
 use ccl::reference::exact_scalar;
 use ccl::{
-    Blocks as BlockTables, Buffers, Collective, Communicator, Level, Rank, Reduce, ReduceOp, Request, Result,
+    Blocks as BlockTables, Buffers, Collective, Communicator, Error, Level, Rank, Reduce, ReduceOp, Request,
+    Result,
 };
 
 use super::area::Area;
+use super::device::{At, Device, Graph, Mirror};
 use super::geometry::Blocks;
-use super::layout::Layout;
+use super::layout::{Layout, Segment};
 use super::operation::Operation;
 use super::point::{Placement, Point};
 
@@ -18,6 +20,8 @@ pub(crate) struct Lane {
     pub(crate) send: Area,
     /// Where results go; unused in place.
     pub(crate) recv: Area,
+    /// The same on the rank's device, for calls on device memory.
+    pub(crate) mirror: Option<Mirror>,
 }
 
 /// How to make the calls of one point on one rank. Making one allocates nothing here.
@@ -29,6 +33,8 @@ pub(crate) struct Call<'a> {
     blocks: Blocks,
     /// Where data lies in every lane.
     pub(crate) layout: Layout,
+    /// What calls are put on, if on a stream.
+    device: Option<&'a Device>,
 }
 
 impl<'a> Call<'a> {
@@ -37,7 +43,12 @@ impl<'a> Call<'a> {
         let (rank, n) = (comm.rank(), comm.size());
         let blocks = Blocks::seen_by(point.operation, point.amount.count, n, rank);
         let layout = Layout::new(point, placement, rank, n, &blocks);
-        Call { comm, point: *point, placement, level: Level::Run, blocks, layout }
+        Call { comm, point: *point, placement, level: Level::Run, blocks, layout, device: None }
+    }
+
+    /// The same calls on device memory, where there is a device.
+    pub(crate) fn on(self, device: Option<&'a Device>) -> Call<'a> {
+        Call { device, ..self }
     }
 
     /// The same calls at a level of determinism.
@@ -45,8 +56,50 @@ impl<'a> Call<'a> {
         Call { level, ..self }
     }
 
-    /// Makes the call once on every lane: together, if there are several.
+    /// Makes so many calls and waits for all of them.
+    pub(crate) fn repeat(&self, lanes: &mut [Lane], calls: u64) -> Result<()> {
+        for number in 1..=calls {
+            self.put(lanes)?;
+            if number % STREAM_DEPTH == 0 {
+                self.wait()?;
+            }
+        }
+        self.wait()
+    }
+
+    /// Replays a graph so often and waits for it.
+    pub(crate) fn replay(&self, graph: &mut Graph, replays: u64) -> Result<()> {
+        let Some(device) = self.device else { return Ok(()) };
+        for number in 1..=replays {
+            device.replay(graph)?;
+            if number % STREAM_DEPTH == 0 {
+                device.wait()?;
+            }
+        }
+        device.wait()
+    }
+
+    /// A graph of so many calls; nothing on a rank without a device.
+    pub(crate) fn capture(&self, lanes: &mut [Lane], calls: u64) -> Result<Option<Graph>> {
+        let Some(device) = self.device else { return Ok(None) };
+        device.capture(|| (0..calls).try_for_each(|_| self.put(lanes))).map(Some)
+    }
+
+    /// Makes the call once on every lane, and waits for it.
     pub(crate) fn once(&self, lanes: &mut [Lane]) -> Result<()> {
+        self.put(lanes)?;
+        self.wait()
+    }
+
+    fn wait(&self) -> Result<()> {
+        self.device.map_or(Ok(()), Device::wait)
+    }
+
+    /// Makes the call once on every lane: together, if there are several. On a device it is put on the stream.
+    fn put(&self, lanes: &mut [Lane]) -> Result<()> {
+        if let Some(device) = self.device {
+            return lanes.iter_mut().try_for_each(|lane| self.put_on(device, lane));
+        }
         match (self.point.operation, lanes) {
             (Operation::Collective(collective), [lane]) => self.comm.run(self.request(collective, lane)),
             (Operation::Collective(collective), lanes) => ccl::group(|group| {
@@ -55,6 +108,48 @@ impl<'a> Call<'a> {
             }),
             (Operation::SendRecv, lanes) => self.exchange(lanes),
             (Operation::PingPong, lanes) => lanes.iter_mut().try_for_each(|lane| self.ping_pong(lane)),
+        }
+    }
+
+    /// Puts the call on the device's stream.
+    fn put_on(&self, device: &Device, lane: &mut Lane) -> Result<()> {
+        let Some(mirror) = lane.mirror.take() else {
+            return Err(Error::bug("a lane has no memory on its device"));
+        };
+        let put = self.put_at(device, &mirror, lane);
+        lane.mirror = Some(mirror);
+        put
+    }
+
+    fn put_at(&self, device: &Device, mirror: &Mirror, lane: &mut Lane) -> Result<()> {
+        let size = self.point.dtype.size_bytes();
+        let start = |segments: &[Segment]| segments.first().map_or(0, |segment| segment.offset * size);
+        let at = At {
+            mirror,
+            send_bytes: start(&self.layout.inputs),
+            recv_bytes: start(&self.layout.outputs),
+            in_place: self.placement == Placement::InPlace,
+        };
+        let (rank, n) = (self.comm.rank().0, self.comm.size());
+        let message = |collective, peer| self.message(collective, peer, &[], &mut []);
+        match (self.point.operation, self.sender()) {
+            (Operation::Collective(collective), _) => {
+                device.put(self.comm, self.request(collective, lane), at)
+            }
+            (Operation::SendRecv, _) => {
+                device.fork()?;
+                device.put(self.comm, message(Collective::Send, Rank((rank + 1) % n)), at)?;
+                device.put_beside(self.comm, message(Collective::Recv, Rank((rank + n - 1) % n)), at)?;
+                device.join()
+            }
+            (Operation::PingPong, Some(peer)) => {
+                let mut messages = [message(Collective::Send, peer), message(Collective::Recv, peer)];
+                if self.comm.rank() != Rank(0) {
+                    messages.reverse();
+                }
+                messages.into_iter().try_for_each(|message| device.put(self.comm, message, at))
+            }
+            (Operation::PingPong, None) => Ok(()),
         }
     }
 
@@ -97,7 +192,7 @@ impl<'a> Call<'a> {
         let (rank, n) = (self.comm.rank().0, self.comm.size());
         let (next, last) = (Rank((rank + 1) % n), Rank((rank + n - 1) % n));
         ccl::group(|group| {
-            for Lane { send, recv } in lanes {
+            for Lane { send, recv, .. } in lanes {
                 group.add(self.comm, self.message(Collective::Send, next, send.bytes(), &mut []));
                 group.add(self.comm, self.message(Collective::Recv, last, &[], recv.bytes_mut()));
             }
@@ -144,3 +239,7 @@ pub(crate) fn reduce(point: &Point) -> Reduce {
         other => other.into(),
     }
 }
+
+/// Calls that a stream may hold: a driver takes about a thousand launches before it blocks, and whoever blocks there
+/// drives nothing.
+const STREAM_DEPTH: u64 = 256;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ccl::{Communicator, ReduceOp, Result};
 
 use super::call::{Call, Lane};
+use super::device::Graph;
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,17 +34,34 @@ pub(crate) struct Stopwatch<'a> {
     warm_up: u64,
 }
 
+/// What is done again and again.
+struct Task<'a, 'c> {
+    call: &'a Call<'c>,
+    lanes: &'a mut [Lane],
+    /// Replayed in place of the call.
+    graph: Option<&'a mut Graph>,
+}
+
+impl Task<'_, '_> {
+    fn repeat(&mut self, iterations: u64) -> Result<()> {
+        match &mut self.graph {
+            Some(graph) => self.call.replay(graph, iterations),
+            None => self.call.repeat(self.lanes, iterations),
+        }
+    }
+}
+
 impl<'a> Stopwatch<'a> {
     /// A stopwatch for all points of a run.
     pub(crate) fn new(comm: &'a Communicator, pace: Pace, warm_up: u64) -> Stopwatch<'a> {
         Stopwatch { comm, pace, warm_up }
     }
 
-    /// Times `iterations` calls.
-    pub(crate) fn timed(&self, call: &Call<'_>, lanes: &mut [Lane], iterations: u64) -> Result<Timing> {
+    /// Times so many of what is done again and again.
+    fn time(&self, task: &mut Task<'_, '_>, iterations: u64) -> Result<Timing> {
         self.comm.barrier()?;
         let start = Instant::now();
-        repeat(call, lanes, iterations)?;
+        task.repeat(iterations)?;
         let seconds = start.elapsed().as_secs_f64() / iterations.max(1) as f64;
         let time = Duration::from_secs_f64(self.largest(seconds)?);
         Ok(Timing { time, iterations })
@@ -51,31 +69,45 @@ impl<'a> Stopwatch<'a> {
 
     /// Warms up, finds how many calls to make, and times them; nothing if none were asked for.
     pub(crate) fn measure(&self, call: &Call<'_>, lanes: &mut [Lane]) -> Result<Option<Timing>> {
+        self.measure_task(&mut Task { call, lanes, graph: None })
+    }
+
+    /// The same for replays of `graph`, if there is one.
+    pub(crate) fn measure_replays(
+        &self,
+        call: &Call<'_>,
+        lanes: &mut [Lane],
+        graph: Option<&mut Graph>,
+    ) -> Result<Option<Timing>> {
+        self.measure_task(&mut Task { call, lanes, graph })
+    }
+
+    fn measure_task(&self, task: &mut Task<'_, '_>) -> Result<Option<Timing>> {
         match self.pace {
             Pace::Iterations(0) => Ok(None),
             Pace::Iterations(iterations) => {
-                repeat(call, lanes, self.warm_up)?;
-                self.timed(call, lanes, iterations).map(Some)
+                task.repeat(self.warm_up)?;
+                self.time(task, iterations).map(Some)
             }
             Pace::Time(target) => {
-                let estimate = self.estimate(call, lanes, target)?;
+                let estimate = self.estimate(task, target)?;
                 let wanted = (target.as_secs_f64() / estimate.as_secs_f64().max(1e-9)) as u64 + 1;
-                self.timed(call, lanes, wanted.clamp(MIN_ITERATIONS, MAX_ITERATIONS)).map(Some)
+                self.time(task, wanted.clamp(MIN_ITERATIONS, MAX_ITERATIONS)).map(Some)
             }
         }
     }
 
     /// The time of a call: of the first, if that is long enough; else batches grow until one lasts a
     /// tenth of the target.
-    fn estimate(&self, call: &Call<'_>, lanes: &mut [Lane], target: Duration) -> Result<Duration> {
-        let first = self.timed(call, lanes, 1)?.time;
+    fn estimate(&self, task: &mut Task<'_, '_>, target: Duration) -> Result<Duration> {
+        let first = self.time(task, 1)?.time;
         if first >= target {
             return Ok(first);
         }
-        repeat(call, lanes, self.warm_up)?;
+        task.repeat(self.warm_up)?;
         let mut batch = 1;
         loop {
-            let time = self.timed(call, lanes, batch)?.time;
+            let time = self.time(task, batch)?.time;
             if time.as_secs_f64() * batch as f64 >= 0.1 * target.as_secs_f64() || batch >= MAX_BATCH {
                 return Ok(time);
             }
@@ -90,13 +122,6 @@ impl<'a> Stopwatch<'a> {
         self.comm.all_reduce(&[value], &mut largest, ReduceOp::Max)?;
         Ok(largest[0])
     }
-}
-
-fn repeat(call: &Call<'_>, lanes: &mut [Lane], iterations: u64) -> Result<()> {
-    for _ in 0..iterations {
-        call.once(lanes)?;
-    }
-    Ok(())
 }
 
 /// Even the slowest call is timed this often.

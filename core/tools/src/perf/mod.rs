@@ -2,13 +2,14 @@
 //!
 //! [`args`] reads the command line into [`options`]; [`start`] decides who the ranks are; [`session`]
 //! is one rank's part: [`point`] by point it fills buffers ([`check`], [`layout`], [`area`]), makes
-//! [`call`]s, and [`measure`]s them; [`report`] prints a [`table`] or [`json`] and a [`plot`].
+//! [`call`]s, on a [`device`] if asked, and [`measure`]s them; [`report`] prints a [`table`] or [`json`] and a [`plot`].
 //! [`workload`] measures training steps instead, and [`overlap`] what a caller that computes loses.
 
 mod area;
 mod args;
 pub(crate) mod call;
 pub(crate) mod check;
+mod device;
 pub(crate) mod geometry;
 mod json;
 mod layout;
@@ -30,12 +31,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ccl::config::Config;
+use ccl::config::{Config, Source};
 use ccl::discover::launcher::Job;
 use ccl::{Communicator, Error, Fault, Rank, Result};
 
 use self::args::RanksAs;
-use self::options::{Options, Roots};
+use self::options::{MemoryKind, Options, Roots};
 use self::overlap::Overlap;
 use self::start::Start;
 use self::workload::Workload;
@@ -120,8 +121,16 @@ fn config(args: &Args) -> Result<Config> {
         None => builder,
     };
     let config = builder.clone().build()?;
-    match args.device.setting() {
-        Some(device) if ccl::devices(&config).is_ok() => builder.set("CCL_DEVICE", device).build(),
+    let on_device = args.memory == MemoryKind::Device;
+    let is_unset = !config.find("CCL_DEVICE").is_some_and(|found| found.source != Source::Default);
+    let wanted = args.device.setting().or((on_device && is_unset).then(|| "local".to_owned()));
+    match (wanted, ccl::devices(&config)) {
+        (_, Err(none)) if on_device => Err(Error::new(
+            Fault::Device,
+            format!("expected a device for --memory device, found {none}"),
+            "see `ccl doctor`, or leave --memory to measure on host memory",
+        )),
+        (Some(device), Ok(_)) => builder.set("CCL_DEVICE", device).build(),
         _ => Ok(config),
     }
 }
@@ -133,6 +142,7 @@ fn say_where(args: &Args, config: &Config) {
     }
     match ccl::devices(config) {
         Err(none) => text::complain(&format!("ccl perf: {none}; measured on host memory")),
+        Ok(_) if args.memory == MemoryKind::Device => {}
         Ok(_) => text::complain("ccl perf: ranks work on devices; every call copies its data there and back"),
     }
 }

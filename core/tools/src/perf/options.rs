@@ -34,6 +34,8 @@ pub(crate) struct Options {
     pub(crate) lanes: usize,
     /// What buffers are made of.
     pub(crate) memory: MemoryKind,
+    /// Calls in a graph that is replayed, if one is.
+    pub(crate) graph: Option<u64>,
     /// What is printed.
     pub(crate) format: Format,
     /// Where the plot goes.
@@ -69,6 +71,8 @@ pub(crate) enum MemoryKind {
     Ordinary,
     /// The library's, registered so that the other ranks map it
     Mapped,
+    /// The rank's device's; calls are put on a stream
+    Device,
 }
 
 /// Whether results are checked.
@@ -95,6 +99,7 @@ impl MemoryKind {
         match self {
             MemoryKind::Ordinary => "ordinary",
             MemoryKind::Mapped => "mapped",
+            MemoryKind::Device => "device",
         }
     }
 }
@@ -124,12 +129,13 @@ impl Options {
         };
         let validation = u8::from(self.checking == Checking::On);
         format!(
-            "nRanks {n} {} {first} {} {last} warmup iters: {} {pace} agg iters: {} validation: {validation} memory: {}",
+            "nRanks {n} {} {first} {} {last} warmup iters: {} {pace} agg iters: {} validation: {validation} memory: {}{}",
             self.sizes.names().0,
             self.sizes.names().1,
             self.warm_up,
             self.lanes,
             self.memory.name(),
+            self.graph.map_or(String::new(), |calls| format!(" graph: {calls}")),
         )
     }
 }

@@ -6,6 +6,7 @@ use ccl::{Communicator, ReduceOp, Result};
 
 use super::call::{Call, Lane};
 use super::check::{Check, Lengths};
+use super::device::{Device, Graph};
 use super::layout;
 use super::measure::{Stopwatch, Timing};
 use super::operation::Operation;
@@ -22,12 +23,21 @@ pub(crate) fn run(comm: &Communicator, options: &Options) -> Result<u64> {
         0 => Some(Report::new(options, comm.size(), participants)),
         _ => None,
     };
+    let device = match options.memory {
+        MemoryKind::Device => Device::of(comm)?,
+        MemoryKind::Ordinary | MemoryKind::Mapped => None,
+    };
     let mut session = Session {
         comm,
         options,
+        device: device.as_ref(),
         stopwatch: Stopwatch::new(comm, options.pace, options.warm_up),
         lanes: (0..options.lanes).map(|_| Lane::default()).collect(),
     };
+    if let Some(device) = &device {
+        let longest = options.longest_bytes(comm.size());
+        session.lanes.iter_mut().try_for_each(|lane| device.reserve(lane, longest))?;
+    }
     let mut wrong = 0;
     for operation in options.operations(comm.size()) {
         if let Some(report) = &mut report {
@@ -51,6 +61,7 @@ pub(crate) fn run(comm: &Communicator, options: &Options) -> Result<u64> {
 struct Session<'a> {
     comm: &'a Communicator,
     options: &'a Options,
+    device: Option<&'a Device>,
     stopwatch: Stopwatch<'a>,
     lanes: Vec<Lane>,
 }
@@ -80,25 +91,48 @@ impl Session<'_> {
                 lane.recv.map(comm, bytes)?;
             }
         }
-        let call = Call::new(comm, point, placement);
+        let device = self.device;
+        let call = Call::new(comm, point, placement).on(device);
         let lengths = Lengths::new(point, comm.size());
         let check = Check::new(point, &lengths, (comm.rank(), comm.size()), call.sender());
-        lanes.iter_mut().for_each(|lane| check.fill(&call.layout, lane));
+        let fill = |lanes: &mut [Lane]| -> Result<()> {
+            lanes.iter_mut().for_each(|lane| check.fill(&call.layout, lane));
+            device.map_or(Ok(()), |device| lanes.iter_mut().try_for_each(|lane| device.bring(lane)))
+        };
+        let count_wrong = |lanes: &mut [Lane]| -> Result<u64> {
+            if self.options.checking == Checking::Off {
+                return Ok(0);
+            }
+            device.map_or(Ok(()), |device| lanes.iter_mut().try_for_each(|lane| device.take_back(lane)))?;
+            Ok(lanes.iter().map(|lane| check.wrong(&call.layout, placement, lane)).sum())
+        };
+        fill(lanes)?;
         comm.barrier()?;
         let start = Instant::now();
         call.once(lanes)?;
         let first = Timing { time: start.elapsed(), iterations: 1 };
-        let count_wrong = |lanes: &[Lane]| match self.options.checking {
-            Checking::Off => 0,
-            Checking::On => lanes.iter().map(|lane| check.wrong(&call.layout, placement, lane)).sum::<u64>(),
-        };
-        let mut wrong = count_wrong(lanes);
-        let timing = self.stopwatch.measure(&call, lanes)?;
-        if timing.is_some() && placement == Placement::OutOfPlace {
-            wrong = wrong.max(count_wrong(lanes));
+        let mut wrong = count_wrong(lanes)?;
+        let mut graph: Option<Graph> = None;
+        if let Some(captured) = self.options.graph {
+            graph = call.capture(lanes, captured)?;
+            fill(lanes)?;
+            comm.barrier()?;
+            if let Some(graph) = &mut graph {
+                call.replay(graph, 1)?;
+            }
+            if captured == 1 || placement == Placement::OutOfPlace {
+                wrong = wrong.max(count_wrong(lanes)?);
+            }
         }
-        let timing = timing.unwrap_or(first);
-        let calls = point.operation.messages_per_call() * lanes.len() as f64;
+        let timing = self.stopwatch.measure_replays(&call, lanes, graph.as_mut())?;
+        if timing.is_some() && placement == Placement::OutOfPlace {
+            wrong = wrong.max(count_wrong(lanes)?);
+        }
+        let (timing, captured) = match timing {
+            Some(timing) => (timing, self.options.graph.unwrap_or(1)),
+            None => (first, 1),
+        };
+        let calls = point.operation.messages_per_call() * (lanes.len() as u64 * captured) as f64;
         Ok(Measured {
             time: timing.time.div_f64(calls),
             wrong: self.total(wrong)?,
@@ -118,6 +152,16 @@ impl Session<'_> {
 }
 
 impl Options {
+    /// Bytes of the longest buffer of any point.
+    fn longest_bytes(&self, n: u32) -> usize {
+        let points = self.operations(n).into_iter().flat_map(|operation| self.axes(n).points(operation, n));
+        let of_point = |point: Point| {
+            [Placement::OutOfPlace, Placement::InPlace]
+                .map(|placement| layout::longest_bytes(&point, placement, n))
+        };
+        points.flat_map(of_point).max().unwrap_or(0)
+    }
+
     /// The operations that n ranks can do.
     pub(crate) fn operations(&self, n: u32) -> Vec<Operation> {
         self.operations.iter().copied().filter(|operation| operation.min_ranks() <= n).collect()

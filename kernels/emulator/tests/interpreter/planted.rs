@@ -152,7 +152,7 @@ fn flags_that_come_again_find_no_old_line() {
     let untouched = |plant| {
         let call = Call::drawn(Collective::Broadcast, Algorithm::Ring, Protocol::Ll, 6_000_000);
         let mut call = call.expect("a ring for any n");
-        (call.wiring.done, call.wiring.spare_bytes, call.options.plant) = (1 << 30, 0, plant);
+        (call.wiring.done, call.wiring.spare_bytes, call.options.plant) = (1 << 14, 0, plant);
         call.case.blocks = None;
         let stage = Stage::new(&call.plan, &call.case).expect("it was drawn so");
         let mut world = World::new((&call.plan, &stage), call.arithmetic, call.wiring, &call.memory);
@@ -196,11 +196,12 @@ fn kernels_end_when_they_are_told_to_and_say_where_they_were() {
 
 #[test]
 fn a_slot_of_another_call_is_refused() {
-    let refused = |plant| {
-        let mut call = Call::drawn(Collective::AllReduce, Algorithm::Ring, Protocol::Simple, 3_000_002)
+    // Simple looks at what slots say of themselves, the others at the flags of lines.
+    let refused = |protocol, plant| {
+        let mut call = Call::drawn(Collective::AllReduce, Algorithm::Ring, protocol, 3_000_002)
             .expect("a ring for any n");
         call.case.count = 64;
-        call.wiring.sized = true;
+        call.wiring.sized = protocol == Protocol::Simple;
         call.options.plant = plant;
         let stage = Stage::new(&call.plan, &call.case).expect("it was drawn so");
         let mut world = World::new((&call.plan, &stage), call.arithmetic, call.wiring, &call.memory);
@@ -209,8 +210,10 @@ fn a_slot_of_another_call_is_refused() {
         let _ = world.run(&call.options);
         world.errors().iter().any(|(_, error)| error.code == DeviceFault::OtherMessage as u32)
     };
-    assert!(refused(0));
-    assert!(!refused(13));
+    for (protocol, plant) in [(Protocol::Simple, 13), (Protocol::Ll, 17), (Protocol::Ll128, 17)] {
+        assert!(refused(protocol, 0), "{protocol}");
+        assert!(!refused(protocol, plant), "{protocol}");
+    }
 }
 
 #[test]

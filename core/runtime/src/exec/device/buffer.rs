@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// Device memory of our own, for programs that have no CUDA library of their own. Freed when dropped.
 #[derive(Debug)]
 pub struct DeviceBuffer {
-    memory: DeviceMemory,
+    memory: Arc<DeviceMemory>,
     stream: Arc<Stream>,
     bytes: usize,
 }
@@ -29,7 +29,7 @@ impl DeviceBuffer {
         let stream = Stream::new(&opened.context, 0).map_err(failed)?;
         let memory = opened.memory(bytes)?;
         memory.fill(0, &stream).and_then(|()| stream.synchronize()).map_err(failed)?;
-        Ok(DeviceBuffer { memory, stream: Arc::new(stream), bytes })
+        Ok(DeviceBuffer { memory: Arc::new(memory), stream: Arc::new(stream), bytes })
     }
 
     /// Length in bytes.
@@ -45,6 +45,11 @@ impl DeviceBuffer {
     /// Where it is, for the driver and for kernels.
     pub fn address(&self) -> u64 {
         self.memory.address()
+    }
+
+    /// The memory, for whoever lends it.
+    pub(super) fn memory(&self) -> Arc<DeviceMemory> {
+        Arc::clone(&self.memory)
     }
 
     /// Copies `values` to its start. Blocks.

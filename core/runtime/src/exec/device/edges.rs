@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use ccl_cuda::{DeviceMemory, HostCaching, PinnedMemory, Stream};
 use ccl_kernels::layout::{DeviceEdge, Direction, bytes_of, edge_index};
-use ccl_kernels::shape::EdgeUse;
+use ccl_kernels::shape::{EdgeUse, Protocol};
 use ccl_plan::{Channel, Rank};
 
 use super::peers::{Link, Peers};
 use super::pump::{Block, Pump};
-use super::region::{BlockShape, RegionView, device_edge};
+use super::region::{RegionView, device_edge};
 use super::{Opened, failed};
 use crate::error::Result;
 use crate::exec::host::EDGE_TAGS;
@@ -40,7 +40,8 @@ impl Purpose {
     }
 }
 
-/// The tables of edges, in device memory, and the pumps of those that go through the host.
+/// The tables of edges, in device memory, and the pumps of those that go through the host. Each edge is there for every protocol,
+/// one after the other; through the host there is only simple.
 pub(super) struct Edges {
     me: Rank,
     n: u32,
@@ -61,7 +62,7 @@ impl Edges {
         stream: &Stream,
     ) -> Result<Edges> {
         let ends = n as usize * usize::from(view.channels) * 2;
-        let table = opened.memory(ends * usize::from(EDGE_TAGS) * size_of::<DeviceEdge>())?;
+        let table = opened.memory(ends * usize::from(EDGE_TAGS) * EACH_BYTES)?;
         let index = |purpose: Purpose| {
             let memory = opened.memory(ends * usize::from(purpose.tags()) * size_of::<u32>())?;
             memory.fill(0xff, stream).map_err(failed)?;
@@ -72,8 +73,9 @@ impl Edges {
         Ok(Edges { me, n, view, table, indexes, known: HashSet::new(), used: 0, pumps: Vec::new() })
     }
 
-    pub(super) fn table_address(&self) -> u64 {
-        self.table.address()
+    /// The edges of a protocol: those that the indexes number.
+    pub(super) fn table_address(&self, protocol: Protocol) -> u64 {
+        self.table.address() + (protocol as usize * size_of::<DeviceEdge>()) as u64
     }
 
     pub(super) fn index_address(&self, purpose: Purpose) -> u64 {
@@ -98,15 +100,30 @@ impl Edges {
             return Ok(());
         }
         let at = (of.peer, channel, of.tag + purpose.first_tag());
-        let blocks = match &peers.links[of.peer.index()] {
-            Link::Direct { address, .. } => self.direct(*address, peers, at, of.direction),
-            Link::Proxied(_) => self.proxied(at, of.direction, opened, fabric)?,
-        };
-        let mut edge = device_edge(self.view.shape, blocks, at, of.direction);
-        edge.tag = u32::from(of.tag);
-        let (place, number) = (self.used as usize * size_of::<DeviceEdge>(), self.used);
+        let (place, number) = (self.used as usize * EACH_BYTES, self.used * Protocol::ALL.len() as u32);
+        let mut ends = Vec::with_capacity(EACH_BYTES);
+        for protocol in self.view.protocols() {
+            ends.resize(protocol as usize * size_of::<DeviceEdge>(), 0);
+            let (blocks, lends) = match &peers.links[of.peer.index()] {
+                Link::Direct { address, borrows, .. } => {
+                    (self.direct(*address, peers, (protocol, at), of.direction), *borrows)
+                }
+                Link::Proxied(_) if protocol == Protocol::Simple => {
+                    (self.proxied(at, of.direction, opened, fabric)?, false)
+                }
+                Link::Proxied(_) => continue,
+            };
+            let mut edge = device_edge(self.view.shape(protocol), blocks, at, of.direction);
+            if !lends {
+                edge.lent = 0;
+            }
+            edge.tag = u32::from(of.tag);
+            edge.others = self.table.address() + place as u64;
+            ends.extend_from_slice(bytes_of(&edge));
+        }
+        ends.resize(EACH_BYTES, 0);
         self.used += 1;
-        self.table.write(place, bytes_of(&edge), stream).map_err(failed)?;
+        self.table.write(place, &ends, stream).map_err(failed)?;
         let memory = &self.indexes[purpose as usize];
         memory.write(index * size_of::<u32>(), &number.to_le_bytes(), stream).map_err(failed)
     }
@@ -117,13 +134,13 @@ impl Edges {
         &self,
         theirs: u64,
         peers: &Peers,
-        (peer, channel, tag): (Rank, Channel, u8),
+        (protocol, (peer, channel, tag)): (Protocol, (Rank, Channel, u8)),
         direction: Direction,
     ) -> (u64, u64) {
         let own = RegionView { address: peers.own.address(), ..self.view };
         let theirs = RegionView { address: theirs, ..self.view };
-        let here = own.block(peers.seats[peer.index()], channel, tag);
-        let there = theirs.block(peers.seats[self.me.index()], channel, tag);
+        let here = own.block(protocol, (peers.seats[peer.index()], channel, tag));
+        let there = theirs.block(protocol, (peers.seats[self.me.index()], channel, tag));
         match direction {
             Direction::Send => (there, here),
             Direction::Receive => (here, there),
@@ -142,7 +159,7 @@ impl Edges {
             Direction::Send => fabric.send_edge(peer, channel, tag)?,
             Direction::Receive => fabric.receive_edge(peer, channel, tag)?,
         };
-        let shape: BlockShape = self.view.shape;
+        let shape = self.view.shape(Protocol::Simple);
         let memory =
             PinnedMemory::new(&opened.context, shape.bytes(), HostCaching::Cached).map_err(failed)?;
         let block = Block::new(memory, shape)?;
@@ -151,3 +168,6 @@ impl Edges {
         Ok((address, address))
     }
 }
+
+/// The records of one end of an edge.
+const EACH_BYTES: usize = Protocol::ALL.len() * size_of::<DeviceEdge>();

@@ -5,22 +5,24 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ccl_cuda::{DeviceMemory, Event, EventKind, Launch, PinnedMemory, Progress, RelaxedCapture, Stream};
-use ccl_kernels::layout::{DeviceComm, DeviceError, DeviceFault, LaneBarrier, LaunchArgs, bytes_of};
-use ccl_kernels::shape::{
-    SHARED_BYTES, block_threads, edges, finish_flags, grid_blocks, plan_image, scratch_bytes,
-};
+use ccl_cuda::{CaptureInfo, DeviceMemory, Event, PinnedMemory, Progress, RelaxedCapture, Stream};
+use ccl_kernels::layout::{DeviceComm, DeviceError, DeviceFault, LaneBarrier};
+use ccl_kernels::shape::Protocol;
 use ccl_plan::program::Checked;
-use ccl_plan::{Channel, Collective, Rank};
+use ccl_plan::{Collective, Rank};
 
-use super::edges::{Edges, Purpose};
+use super::captured::Captured;
+use super::edges::Edges;
 use super::kernels::Kernels;
+use super::launch::{Prepared, StreamPlace};
+use super::lent::{Lending, Registration};
 use super::peers::{self, Gather, Link, Peers};
-use super::region::{BlockShape, RegionView};
+use super::region::RegionView;
 use super::signals::Signals;
 use super::staging::Staging;
-use super::{Opened, failed};
+use super::{DeviceBuffer, Opened, failed};
 use crate::error::{Error, Fault, Result};
 use crate::exec::host::{EDGE_TAGS, OwnedTables, Poll, Reason, Stop, is_message, stages_input};
 use crate::exec::plans::Decision;
@@ -31,31 +33,36 @@ use crate::transport::{Fabric, TransportInfo};
 
 /// One rank's kernels and all that they use.
 pub(crate) struct DeviceEngine {
-    me: Rank,
-    n: u32,
+    pub(super) me: Rank,
+    pub(super) n: u32,
     // Kernels are ended before the memory below goes: see `Drop`.
     queue: VecDeque<Queued>,
-    signals: Arc<Signals>,
-    own_stream: Arc<Stream>,
-    streams: HashMap<Order, Arc<Stream>>,
-    last: HashMap<Order, (usize, Arc<Event>)>,
-    spare_events: Vec<Arc<Event>>,
-    edges: Edges,
-    comms: [DeviceMemory; 2],
-    barriers: DeviceMemory,
-    programs: HashMap<usize, Program>,
-    scratch: Vec<DeviceMemory>,
+    pub(super) signals: Arc<Signals>,
+    pub(super) own_stream: Arc<Stream>,
+    pub(super) streams: HashMap<Order, Arc<Stream>>,
+    pub(super) last: HashMap<Order, (StreamPlace, Arc<Event>)>,
+    pub(super) spare_events: Vec<Arc<Event>>,
+    pub(super) edges: Edges,
+    /// One for each protocol.
+    pub(super) comms: [DeviceMemory; 2],
+    pub(super) barriers: DeviceMemory,
+    pub(super) programs: HashMap<usize, Program>,
+    pub(super) scratch: Vec<DeviceMemory>,
     /// Copies of inputs that a call overwrites.
-    aside: Vec<DeviceMemory>,
-    /// Tables of captured calls, which graphs may use as long as the communicator is there.
-    captured: Vec<PinnedMemory>,
-    /// A graph may move messages through the host at any time.
-    is_replayed: bool,
-    staging: Staging,
-    kernels: Kernels,
-    peers: Peers,
-    board: Arc<Board>,
-    opened: Opened,
+    pub(super) aside: Vec<DeviceMemory>,
+    pub(super) captured: Captured,
+    lending: Lending,
+    /// By the caller's streams.
+    beside: Vec<Beside>,
+    /// Why a pump has nothing more to fetch: an error if a call still waits for it.
+    ended: Option<(Error, Instant)>,
+    /// Blocks of the group's messages that were prepared and not launched yet: they run at the same time.
+    pub(super) beside_blocks: u32,
+    pub(super) staging: Staging,
+    pub(super) kernels: Kernels,
+    pub(super) peers: Peers,
+    pub(super) board: Arc<Board>,
+    pub(super) opened: Opened,
 }
 
 /// One call, numbered, with what was decided of it. The addresses in `bound` are the device's.
@@ -83,25 +90,54 @@ unsafe impl Send for Call {}
 struct Queued {
     call: Call,
     gate: Option<Gate>,
+    /// Host memory of the call.
     staged: Option<(Staged, super::staging::Copies)>,
+    /// Where a call on device memory goes.
+    target: Option<Target>,
+    /// `None` after the launch.
+    prepared: Option<Prepared>,
     tables: Option<PinnedMemory>,
     /// Recorded behind the kernel; `None` before the launch.
     event: Option<Arc<Event>>,
 }
 
+/// Messages of a group beside the caller's stream.
+struct Beside {
+    stream: Arc<Stream>,
+    before: Arc<Event>,
+    afters: Vec<Arc<Event>>,
+}
+
+/// Memory to register.
+pub(crate) enum Registered<'a> {
+    Buffer(&'a DeviceBuffer),
+    Range(u64, usize),
+}
+
+/// The caller's stream for a call.
+pub(crate) struct Target {
+    pub(super) stream: Arc<Stream>,
+    /// The capture that the stream takes part in.
+    pub(super) capture: Option<CaptureInfo>,
+    /// Whether the call runs beside others of its group.
+    pub(super) beside: bool,
+    /// How long the call's buffers are.
+    bytes: (usize, usize),
+}
+
 /// Calls of one order run one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Order {
+pub(super) enum Order {
     Collectives,
     Message(Rank, bool),
 }
 
 /// A program on the device.
-struct Program {
+pub(super) struct Program {
     /// Keeps the key, which is its address, from becoming another's.
-    _checked: Arc<Checked>,
-    memory: DeviceMemory,
-    channels: u16,
+    pub(super) _checked: Arc<Checked>,
+    pub(super) memory: DeviceMemory,
+    pub(super) channels: u16,
 }
 
 impl DeviceEngine {
@@ -118,20 +154,22 @@ impl DeviceEngine {
         (slots, slot_bytes, channels): (usize, usize, u16),
         (board, gather): (&Arc<Board>, Gather<'_>),
     ) -> Result<Option<Box<DeviceEngine>>> {
-        let shape = BlockShape { slots, slot_bytes };
-        let view = |address| RegionView { address, shape, channels, tags: EDGE_TAGS };
+        // Peers say which protocols there are room for.
+        let view = RegionView {
+            address: 0,
+            slots,
+            slot_bytes,
+            channels,
+            tags: EDGE_TAGS,
+            has: [true, false, false],
+        };
         let peers = peers::agree(opened.as_ref(), me, infos, view, gather)?;
         let (Some(opened), Some(peers)) = (opened, peers) else { return Ok(None) };
-        DeviceEngine::new(opened, peers, (me, n), view(0), board).map(|engine| Some(Box::new(engine)))
+        DeviceEngine::new(opened, peers, (me, n), board).map(|engine| Some(Box::new(engine)))
     }
 
-    fn new(
-        opened: Opened,
-        peers: Peers,
-        (me, n): (Rank, u32),
-        view: RegionView,
-        board: &Arc<Board>,
-    ) -> Result<DeviceEngine> {
+    fn new(opened: Opened, peers: Peers, (me, n): (Rank, u32), board: &Arc<Board>) -> Result<DeviceEngine> {
+        let view = peers.view;
         let own_stream = Arc::new(Stream::new(&opened.context, 0).map_err(failed)?);
         let pinned = PinnedMemory::new(&opened.context, Signals::BYTES, ccl_cuda::HostCaching::Cached)
             .map_err(failed)?;
@@ -139,7 +177,8 @@ impl DeviceEngine {
         let edges = Edges::new((me, n), view, &opened, &own_stream)?;
         let barriers = opened.memory(usize::from(view.channels) * 2 * size_of::<LaneBarrier>())?;
         barriers.fill(0, &own_stream).map_err(failed)?;
-        let comms = [opened.memory(size_of::<DeviceComm>())?, opened.memory(size_of::<DeviceComm>())?];
+        let comm = || opened.memory(Protocol::ALL.len() * size_of::<DeviceComm>());
+        let comms = [comm()?, comm()?];
         let mut engine = DeviceEngine {
             me,
             n,
@@ -155,8 +194,11 @@ impl DeviceEngine {
             programs: HashMap::new(),
             scratch: Vec::new(),
             aside: Vec::new(),
-            captured: Vec::new(),
-            is_replayed: false,
+            captured: Captured::default(),
+            lending: Lending::default(),
+            beside: Vec::new(),
+            ended: None,
+            beside_blocks: 0,
             staging: Staging::default(),
             kernels: Kernels::new(),
             peers,
@@ -185,6 +227,11 @@ impl DeviceEngine {
         }
     }
 
+    /// Lets this thread free memory although it, or another one, captures streams of its own.
+    pub(crate) fn leave_captures_alone(&self) -> Option<RelaxedCapture> {
+        RelaxedCapture::enter(self.opened.context.driver()).ok()
+    }
+
     /// This rank's device.
     pub(crate) fn ordinal(&self) -> u32 {
         self.opened.context.device().ordinal() as u32
@@ -202,105 +249,156 @@ impl DeviceEngine {
 
     /// Queues a call on host memory, for when its gate opens. The memory stays valid until the call is complete or
     /// [`DeviceEngine::abort`] has returned.
-    pub(crate) fn stage(&mut self, call: Call, staged: Staged, gate: Option<Gate>) {
-        let copies = super::staging::Copies::default();
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(crate) fn stage(
+        &mut self,
+        call: Call,
+        (staged, gate): (Staged, Option<Gate>),
+        is_grouped: bool,
+        fabric: &mut Fabric,
+    ) -> Result<()> {
+        let copies = self.staging.allot(&staged, &self.opened)?;
+        let mut prepared = match self.prepare(&call, is_grouped && is_message(&call.bound), fabric) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.staging.keep(copies);
+                return Err(error);
+            }
+        };
+        // The copies are ours. A message that is lent waits for its receiver, which may first make a call after it.
+        let may = is_grouped || !is_message(&call.bound);
+        prepared.lends = may
+            && prepared.protocol == Protocol::Simple
+            && call.decision.lendable
+            && self.peers.why_nothing_is_lent(&self.opened).is_none();
         self.queue.push_back(Queued {
             call,
             gate,
             staged: Some((staged, copies)),
+            target: None,
+            prepared: Some(prepared),
             tables: None,
             event: None,
         });
+        Ok(())
     }
 
-    /// Puts a call on device memory on the caller's stream.
+    /// Whether a call on the caller's stream can be taken, before it has a number: nothing has happened if not.
     ///
     /// # Errors
     ///
-    /// Of the driver; addresses that the device cannot use.
-    pub(crate) fn enqueue(
+    /// A usage error for addresses that the device cannot use, a broken capture, or calls that wait for a host stream;
+    /// the driver's.
+    pub(crate) fn accept(
         &mut self,
-        call: Call,
-        stream: &Stream,
+        (bound, bytes): (&Bound, (usize, usize)),
+        stream: &Arc<Stream>,
         is_grouped: bool,
-        fabric: &mut Fabric,
-    ) -> Result<()> {
-        let is_captured = stream.capture_status().map_err(failed)?.is_capturing();
-        let _relaxed = match is_captured {
-            true => Some(RelaxedCapture::enter(self.opened.context.driver()).map_err(failed)?),
+    ) -> Result<Target> {
+        let status = stream.capture_status().map_err(unusable)?;
+        let capture = match status.is_capturing() {
+            true => Some(stream.capture_info().map_err(unusable)?.ok_or_else(broken_capture)?),
             false => None,
         };
-        self.check_address(call.bound.send.addr() as u64)?;
-        self.check_address(call.bound.recv.addr() as u64)?;
-        if is_grouped && is_message(&call.bound) {
-            return self.enqueue_beside(call, stream, is_captured, fabric);
+        self.check_address(bound.send.addr() as u64)?;
+        self.check_address(bound.recv.addr() as u64)?;
+        if self.queue.iter().any(|queued| queued.gate.is_some() && queued.event.is_none()) {
+            return Err(Error::usage(
+                "expected no call that waits for its host stream before one on a CUDA stream, found one",
+                "synchronize the host stream first",
+            ));
         }
-        let (event, tables) = self.launch(&call, stream, is_captured, fabric)?;
-        self.watch(call, event, tables, is_captured);
+        Ok(Target { stream: Arc::clone(stream), capture, beside: is_grouped && is_message(bound), bytes })
+    }
+
+    /// Queues a call on device memory: all that may wait for the device is done, and the next
+    /// [`DeviceEngine::launch_waiting`] on this thread launches it.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(crate) fn enqueue(&mut self, call: Call, target: Target, fabric: &mut Fabric) -> Result<()> {
+        let _relaxed = self.relaxed(&target)?;
+        let mut prepared = self.prepare(&call, target.beside, fabric)?;
+        let can = prepared.protocol == Protocol::Simple && call.decision.lendable;
+        prepared.lends = can && self.may_lend(&call, &target);
+        self.queue.push_back(Queued {
+            call,
+            gate: None,
+            staged: None,
+            target: Some(target),
+            prepared: Some(prepared),
+            tables: None,
+            event: None,
+        });
         Ok(())
     }
 
-    /// As [`DeviceEngine::enqueue`], beside other messages of its group: on a stream of its own, between two places of
-    /// the caller's.
-    fn enqueue_beside(
-        &mut self,
-        call: Call,
-        stream: &Stream,
-        is_captured: bool,
-        fabric: &mut Fabric,
-    ) -> Result<()> {
-        let before = self.event()?;
-        let beside = self.stream_of(&call.bound)?;
-        before.record(stream).and_then(|()| beside.wait(&before)).map_err(failed)?;
-        let (event, tables) = self.launch(&call, &beside, is_captured, fabric)?;
-        let after = self.event()?;
-        after.record(&beside).and_then(|()| stream.wait(&after)).map_err(failed)?;
-        self.spare_events.extend([before, after]);
-        self.watch(call, event, tables, is_captured);
-        Ok(())
+    /// Whether peers may read the call's buffers where they lie. What was copied aside is ours.
+    fn may_lend(&self, call: &Call, target: &Target) -> bool {
+        if is_message(&call.bound) && !target.beside {
+            // It would wait for its receiver, which may first make a call after it.
+            return false;
+        }
+        let send = if stages_input(&call.bound) { (0, 0) } else { (call.bound.send.addr(), target.bytes.0) };
+        let buffers = [send, (call.bound.recv.addr(), target.bytes.1)].map(|(at, bytes)| (at as u64, bytes));
+        self.lending.may(buffers, target.capture.is_some(), &self.opened, &self.peers)
     }
 
-    /// A captured call is complete as far as this process can tell: it runs when its graph does.
-    fn watch(
-        &mut self,
-        call: Call,
-        event: Option<Arc<Event>>,
-        tables: Option<PinnedMemory>,
-        is_captured: bool,
-    ) {
-        if is_captured {
-            self.is_replayed |= self.is_pumped();
-            self.captured.extend(tables);
-            if !is_message(&call.bound) {
-                self.board.complete(call.sequence);
+    /// Registers a buffer of our own, or else a range: see [`Lending`].
+    ///
+    /// # Errors
+    ///
+    /// A usage error for memory that the driver does not know as one piece; the driver's.
+    pub(crate) fn register(&mut self, memory: Registered<'_>) -> Result<Registration> {
+        match memory {
+            Registered::Buffer(buffer) => self.lending.buffer(buffer, &self.opened, &self.peers),
+            Registered::Range(start, bytes) => {
+                self.lending.range((start, bytes), None, &self.opened, &self.peers)
             }
-            return;
         }
-        self.queue.push_back(Queued { call, gate: None, staged: None, tables, event });
     }
 
     /// Moves everything along that can be moved. Never blocks, but for the device where it must be given something.
     pub(crate) fn poll(&mut self, fabric: &mut Fabric) -> Result<Poll, Stop> {
         let mut moved = false;
         for pump in &mut self.edges.pumps {
-            moved |= pump.turn(fabric)?;
+            match pump.turn(fabric) {
+                Ok(turned) => moved |= turned,
+                Err(error) if pump.may_be_over() => {
+                    pump.end();
+                    self.ended.get_or_insert((error, Instant::now()));
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         if let Some((fault, error)) = self.signals.error() {
             return Err(self.told(fault, &error));
         }
-        moved |= self.launch_waiting(fabric)?;
+        moved |= self.launch_waiting(fabric, false)?;
         moved |= self.finish_done()?;
+        if let Some((error, since)) = &mut self.ended {
+            match moved || self.queue.is_empty() {
+                true => *since = Instant::now(),
+                false if since.elapsed() >= GRACE => return Err(error.clone().into()),
+                false => {}
+            }
+        }
         let is_idle = self.queue.is_empty() && self.edges.pumps.iter().all(|pump| pump.is_idle());
-        Ok(match (is_idle && !self.is_replayed, moved) {
+        Ok(match (is_idle, moved) {
             (true, _) => Poll::Done,
             (_, true) => Poll::Progress,
             (_, false) => Poll::Stalled,
         })
     }
 
-    /// Whether nothing is outstanding.
+    /// Whether nothing is outstanding, and no graph may move messages through the host at any time.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.queue.is_empty() && !self.is_replayed && self.edges.pumps.iter().all(|pump| pump.is_idle())
+        let is_replayed = self.is_pumped() && self.captured.is_any();
+        self.queue.is_empty() && !is_replayed && self.edges.pumps.iter().all(|pump| pump.is_idle())
     }
 
     /// How many calls are outstanding.
@@ -352,33 +450,98 @@ impl DeviceEngine {
         }
     }
 
-    /// Launches queued calls whose turn has come.
-    fn launch_waiting(&mut self, fabric: &mut Fabric) -> Result<bool> {
-        let mut moved = false;
-        for index in 0..self.queue.len() {
-            if self.queue[index].event.is_some() {
+    /// Launches queued calls whose turn has come, those on the caller's streams only for the caller. Nothing in it
+    /// waits for a kernel.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(crate) fn launch_waiting(&mut self, fabric: &mut Fabric, is_caller: bool) -> Result<bool> {
+        let (mut moved, mut index) = (false, 0);
+        while let Some(queued) = self.queue.get(index) {
+            if queued.event.is_some() {
+                index += 1;
                 continue;
             }
-            if self.queue[index].gate.as_ref().is_some_and(|gate| !gate.is_open()) {
-                return Ok(moved);
+            let is_held = queued.target.is_some() && !is_caller;
+            if is_held || queued.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
+                break;
             }
-            let Some(mut queued) = self.queue.remove(index) else { return Ok(moved) };
-            let launched = self.launch_staged(&mut queued, fabric);
-            self.queue.insert(index, queued);
+            let Some(mut queued) = self.queue.remove(index) else { break };
+            let launched = self.launch_queued(&mut queued, fabric);
+            // A captured call is complete as far as this process can tell: it runs when its graph does.
+            if launched.is_ok() && queued.event.is_none() {
+                self.finish_captured(&queued.call);
+            } else {
+                self.queue.insert(index, queued);
+                index += 1;
+            }
             launched?;
             moved = true;
         }
+        self.join_beside()?;
         Ok(moved)
     }
 
-    fn launch_staged(&mut self, queued: &mut Queued, fabric: &mut Fabric) -> Result<()> {
-        let stream = self.stream_of(&queued.call.bound)?;
-        if let Some((staged, copies)) = &mut queued.staged {
-            let (send, recv) = self.staging.bring(staged, copies, &self.opened, &stream)?;
-            (queued.call.bound.send, queued.call.bound.recv) = (send as *const u8, recv as *mut u8);
+    fn launch_queued(&mut self, queued: &mut Queued, fabric: &mut Fabric) -> Result<()> {
+        let prepared = match queued.prepared.take() {
+            Some(prepared) => prepared,
+            None => self.prepare(&queued.call, false, fabric)?,
+        };
+        self.beside_blocks = 0;
+        let Some(target) = &queued.target else {
+            let stream = self.stream_of(&queued.call.bound)?;
+            if let Some((staged, copies)) = &queued.staged {
+                let (send, recv) = self.staging.bring(staged, copies, &stream)?;
+                (queued.call.bound.send, queued.call.bound.recv) = (send as *const u8, recv as *mut u8);
+            }
+            queued.event = self.launch(&queued.call, prepared, &mut queued.tables, (&stream, None))?;
+            return Ok(());
+        };
+        let _relaxed = self.relaxed(target)?;
+        let capture = target.capture.as_ref();
+        if !target.beside {
+            self.join_beside()?;
+            queued.event =
+                self.launch(&queued.call, prepared, &mut queued.tables, (&target.stream, capture))?;
+            return Ok(());
         }
-        (queued.event, queued.tables) = self.launch(&queued.call, &stream, false, fabric)?;
+        let beside = self.stream_of(&queued.call.bound)?;
+        self.leave_for(&beside, &target.stream)?;
+        queued.event = self.launch(&queued.call, prepared, &mut queued.tables, (&beside, capture))?;
+        let after = self.event()?;
+        after.record(&beside).map_err(failed)?;
+        let apart = self.beside.iter_mut().find(|apart| apart.stream.raw() == target.stream.raw());
+        apart.into_iter().for_each(|apart| apart.afters.push(Arc::clone(&after)));
         Ok(())
+    }
+
+    /// Lets `beside` go on from where the caller's stream was before the first of its group's messages.
+    fn leave_for(&mut self, beside: &Stream, stream: &Arc<Stream>) -> Result<()> {
+        if let Some(apart) = self.beside.iter().find(|apart| apart.stream.raw() == stream.raw()) {
+            return beside.wait(&apart.before).map_err(failed);
+        }
+        let before = self.event()?;
+        before.record(stream).and_then(|()| beside.wait(&before)).map_err(failed)?;
+        self.beside.push(Beside { stream: Arc::clone(stream), before, afters: Vec::new() });
+        Ok(())
+    }
+
+    /// Lets the callers' streams go on when all messages beside them are done.
+    fn join_beside(&mut self) -> Result<()> {
+        for Beside { stream, before, afters } in std::mem::take(&mut self.beside) {
+            let joined = afters.iter().try_for_each(|after| stream.wait(after));
+            self.spare_events.extend(afters);
+            self.spare_events.push(before);
+            joined.map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn finish_captured(&mut self, call: &Call) {
+        if !is_message(&call.bound) {
+            self.board.complete(call.sequence);
+        }
     }
 
     /// Takes calls out whose kernels have ended.
@@ -416,193 +579,6 @@ impl DeviceEngine {
         }
     }
 
-    /// Launches a call's kernel; what is recorded behind it, unless it is captured, and the tables that it reads.
-    fn launch(
-        &mut self,
-        call: &Call,
-        stream: &Stream,
-        is_captured: bool,
-        fabric: &mut Fabric,
-    ) -> Result<(Option<Arc<Event>>, Option<PinnedMemory>)> {
-        let decision = &call.decision;
-        let purpose = if is_message(&call.bound) { Purpose::Messages } else { Purpose::Collectives };
-        let plan = self.upload(&decision.program, decision.channels, (purpose, call.bound.root), fabric)?;
-        let of = (call.bound.collective, call.bound.dtype, call.bound.reduce.op());
-        let kernel = self.kernels.of(&self.opened, of)?;
-        let blocks = grid_blocks(&decision.program, decision.channels);
-        kernel.admit(blocks, self.peers.sharing, &self.opened)?;
-        let element_bytes = call.bound.dtype.size_bytes();
-        self.reserve(scratch_bytes(
-            &decision.program,
-            decision.channels,
-            decision.chunk_count,
-            element_bytes,
-        ))?;
-        self.follow_last(&call.bound, stream, is_captured)?;
-        let input = self.input(call, stream)?;
-        let tables = self.staging.tables(call, self.n, &self.opened)?;
-        let args = LaunchArgs {
-            comm: self.comms[purpose as usize].address(),
-            plan,
-            input,
-            output: call.bound.recv.addr() as u64,
-            count: call.bound.count as u64,
-            chunk_count: decision.chunk_count as u64,
-            grain_count: decision.grain_count as u64,
-            scalar_bits: call.bound.reduce.scalar().to_bits(),
-            tables: tables.as_ref().map_or(0, PinnedMemory::device_address),
-            root: call.bound.root.0,
-            tag: call.tag,
-            channels: u32::from(decision.channels),
-            element_bytes: element_bytes as u32,
-            flags: finish_flags(call.bound.reduce.op()),
-            reserved: 0,
-        };
-        let launch = Launch {
-            grid: [blocks, 1, 1],
-            block: [block_threads(self.opened.worker_threads), 1, 1],
-            shared_bytes: SHARED_BYTES,
-            attributes: &[],
-        };
-        // SAFETY: the interpreter takes one `LaunchArgs`. What it points to lives as long as this engine, which ends
-        // all kernels before it frees anything; user memory is valid until the call is complete by its contract.
-        unsafe { launch.run(&kernel.function, stream, &args) }.map_err(failed)?;
-        if is_captured {
-            return Ok((None, tables));
-        }
-        let event = self.event()?;
-        event.record(stream).map_err(failed)?;
-        self.last.insert(order(&call.bound), (stream.raw().addr(), Arc::clone(&event)));
-        Ok((Some(event), tables))
-    }
-
-    /// Where the kernel reads its input: aside, if it would overwrite what it has not sent yet.
-    fn input(&mut self, call: &Call, stream: &Stream) -> Result<u64> {
-        let send = call.bound.send.addr() as u64;
-        if !stages_input(&call.bound) {
-            return Ok(send);
-        }
-        let bytes = call.tables.input_bytes(&call.bound, self.n);
-        if self.aside.last().is_none_or(|memory| memory.bytes() < bytes) {
-            self.aside.push(self.opened.memory(bytes.next_power_of_two())?);
-        }
-        let aside = self.aside.last().map_or(0, DeviceMemory::address);
-        // SAFETY: the input has so many bytes by the call's contract; the copy belongs to calls that run one after the
-        // other, of which this is the last.
-        unsafe { ccl_cuda::copy(stream, aside, send, bytes) }.map_err(failed)?;
-        Ok(aside)
-    }
-
-    /// Lets the call wait for the one before it of its order, if that is on another stream.
-    fn follow_last(&self, bound: &Bound, stream: &Stream, is_captured: bool) -> Result<()> {
-        match self.last.get(&order(bound)) {
-            // A capture cannot wait for what is outside of it.
-            Some((last, event)) if *last != stream.raw().addr() && !is_captured => {
-                stream.wait(event).map_err(failed)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Where the program is on the device. Makes its edges when it is first seen.
-    fn upload(
-        &mut self,
-        program: &Arc<Checked>,
-        channels: u16,
-        (purpose, root): (Purpose, Rank),
-        fabric: &mut Fabric,
-    ) -> Result<u64> {
-        let key = Arc::as_ptr(program).addr();
-        if let Some(known) = self.programs.get(&key).filter(|known| known.channels >= channels) {
-            return Ok(known.memory.address());
-        }
-        let device = (&self.opened, &*self.own_stream);
-        for of in edges(program, self.n, self.me, root, None) {
-            for channel in (0..channels).map(Channel) {
-                self.edges.ensure((purpose, of, channel), &self.peers, device, fabric)?;
-            }
-        }
-        if let Some(known) = self.programs.get_mut(&key) {
-            known.channels = channels;
-            return Ok(known.memory.address());
-        }
-        let memory = self.opened.memory(plan_image(program, None, 0).len())?;
-        let image = plan_image(program, None, memory.address());
-        memory.write(0, &image, &self.own_stream).map_err(failed)?;
-        let address = memory.address();
-        self.programs.insert(key, Program { _checked: Arc::clone(program), memory, channels });
-        Ok(address)
-    }
-
-    /// Makes room for scratch. Kernels under way keep what they have.
-    fn reserve(&mut self, bytes: usize) -> Result<()> {
-        if self.scratch.last().map_or(0, DeviceMemory::bytes) >= bytes {
-            return Ok(());
-        }
-        self.scratch.push(self.opened.memory(bytes.next_power_of_two())?);
-        self.write_comms()
-    }
-
-    /// Tells kernels where things are.
-    fn write_comms(&mut self) -> Result<()> {
-        for purpose in [Purpose::Collectives, Purpose::Messages] {
-            let comm = DeviceComm {
-                rank: self.me.0,
-                n: self.n,
-                edges: self.edges.table_address(),
-                edge_index: self.edges.index_address(purpose),
-                channels: u32::from(self.edges.view.channels),
-                tags: u32::from(purpose.tags()),
-                abort: self.signals.abort_address(),
-                error: self.signals.error_address(),
-                barriers: self.barriers.address(),
-                scratch: self.scratch.last().map_or(0, DeviceMemory::address),
-                scratch_bytes: self.scratch.last().map_or(0, DeviceMemory::bytes) as u64,
-                ..DeviceComm::default()
-            };
-            self.comms[purpose as usize].write(0, bytes_of(&comm), &self.own_stream).map_err(failed)?;
-        }
-        Ok(())
-    }
-
-    /// The stream of calls on host memory, and of messages beside others.
-    fn stream_of(&mut self, bound: &Bound) -> Result<Arc<Stream>> {
-        let order = order(bound);
-        if let Some(stream) = self.streams.get(&order) {
-            return Ok(Arc::clone(stream));
-        }
-        let stream = Arc::new(Stream::new(&self.opened.context, 0).map_err(failed)?);
-        self.streams.insert(order, Arc::clone(&stream));
-        Ok(stream)
-    }
-
-    /// An event that nobody uses.
-    fn event(&mut self) -> Result<Arc<Event>> {
-        let free = self.spare_events.iter().position(|event| Arc::strong_count(event) == 1);
-        match free {
-            Some(index) => Ok(self.spare_events.swap_remove(index)),
-            None => Event::new(&self.opened.context, EventKind::Order).map(Arc::new).map_err(failed),
-        }
-    }
-
-    /// Refuses memory that the device cannot reach.
-    fn check_address(&self, address: u64) -> Result<()> {
-        if address == 0 {
-            return Ok(());
-        }
-        let facts = ccl_cuda::PointerFacts::of(self.opened.context.driver(), address).map_err(failed)?;
-        if facts.device_address != 0 {
-            return Ok(());
-        }
-        Err(Error::usage(
-            format!(
-                "expected memory of device {} or pinned host memory, found {address:#x}, which the driver does not know",
-                self.ordinal()
-            ),
-            "give device memory, pin host memory, or make the call with host slices, which are copied",
-        ))
-    }
-
     /// Sets the abort flag and waits for kernels that run.
     fn stop(&self) {
         self.signals.abort();
@@ -625,10 +601,32 @@ impl Drop for DeviceEngine {
     }
 }
 
-fn order(bound: &Bound) -> Order {
+/// How long nothing moves before a call is taken to wait for a peer that has ended its edge.
+const GRACE: Duration = Duration::from_secs(1);
+
+pub(super) fn order(bound: &Bound) -> Order {
     match bound.collective {
         Collective::Send => Order::Message(bound.root, true),
         Collective::Recv => Order::Message(bound.root, false),
         _ => Order::Collectives,
     }
+}
+
+/// A call of the driver that failed because of the capture that the caller's stream takes part in is the caller's fault.
+#[cold]
+fn unusable(error: ccl_cuda::Error) -> Error {
+    match error.fault() {
+        ccl_cuda::Fault::Capture => {
+            Error::usage(error.to_string(), "use a stream that takes part in the capture, or end it first")
+        }
+        _ => failed(error),
+    }
+}
+
+#[cold]
+fn broken_capture() -> Error {
+    Error::usage(
+        "expected a stream whose capture is whole, found one that was broken",
+        "end the capture, and look for the call that broke it",
+    )
 }

@@ -1,20 +1,21 @@
 //! The kernels that a communicator has loaded, and whether a launch of them fits its device.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 use ccl_cuda::{Function, Module};
 use ccl_kernels::shape::{Protocol, SHARED_BYTES, block_threads, kernel_name};
 use ccl_plan::{Collective, Dtype, ReduceOp};
 
-use super::image::Image;
+use super::image::{Image, Miss};
 use super::{Opened, failed};
 use crate::error::{Error, Fault, Result};
 
 /// Loaded kernels by name.
 pub(super) struct Kernels {
     /// By the images that they are.
-    modules: HashMap<usize, Module>,
+    modules: HashMap<String, Arc<Module>>,
     loaded: HashMap<String, Kernel>,
 }
 
@@ -35,16 +36,17 @@ impl Kernels {
     /// # Errors
     ///
     /// No image for the device; the driver's.
-    pub(super) fn of(&mut self, opened: &Opened, call: (Collective, Dtype, ReduceOp)) -> Result<Kernel> {
-        let name = kernel_name(call.0, call.1, call.2, Protocol::Simple);
+    pub(super) fn of(
+        &mut self,
+        opened: &Opened,
+        (collective, dtype, op): (Collective, Dtype, ReduceOp),
+        protocol: Protocol,
+    ) -> Result<Kernel> {
+        let name = kernel_name(collective, dtype, op, protocol);
         if let Some(kernel) = self.loaded.get(&name) {
             return Ok(kernel.clone());
         }
-        let image = Image::of(opened, &name)?;
-        let module = match self.modules.entry(image.key()) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(image.load(opened)?),
-        };
+        let module = self.module(opened, &name)?;
         let function = module.function(&name).map_err(failed)?;
         function.load().map_err(failed)?;
         let threads = block_threads(opened.worker_threads);
@@ -53,7 +55,52 @@ impl Kernels {
         self.loaded.insert(name, kernel.clone());
         Ok(kernel)
     }
+
+    /// The first image that holds a kernel and that the driver takes.
+    fn module(&mut self, opened: &Opened, kernel: &str) -> Result<Arc<Module>> {
+        let mut why = Vec::new();
+        for image in opened.kernels.images(kernel) {
+            let found = image.and_then(|image| {
+                let key = image.key().into_owned();
+                let known = self.modules.get(&key).cloned();
+                let module = known.map_or_else(|| loaded(&image, opened, kernel), Ok)?;
+                Ok((key, module))
+            });
+            match found {
+                Ok((key, module)) => {
+                    self.modules.insert(key, Arc::clone(&module));
+                    return Ok(module);
+                }
+                Err(Miss::Next(reason)) => why.push(reason),
+                Err(Miss::Stop(error)) => return Err(error),
+            }
+        }
+        Err(opened.kernels.none(kernel, &why))
+    }
 }
+
+/// An image of this process, loaded once for all ranks that share a context: loading may wait for kernels, and those of
+/// a rank that was faster wait for this one.
+fn loaded(image: &Image, opened: &Opened, kernel: &str) -> Result<Arc<Module>, Miss> {
+    let mut modules = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    modules.retain(|(.., module)| module.strong_count() > 0);
+    let (context, key) = (opened.context.raw().addr(), image.key().into_owned());
+    let known = modules.iter().find(|known| known.0 == context && known.1 == key);
+    if let Some(module) = known.and_then(|(.., module)| module.upgrade()) {
+        return Ok(module);
+    }
+    let begin = Instant::now();
+    let (module, tier) = image.load(&opened.kernels, &opened.context)?;
+    let code = image.target.map_or_else(|| "as the driver picks".to_owned(), |target| target.to_string());
+    let ms = begin.elapsed().as_millis() as u64;
+    tracing::info!(target: "ccl::exec", kernel, %tier, code, ms, "kernels loaded");
+    let module = Arc::new(module);
+    modules.push((context, key, Arc::downgrade(&module)));
+    Ok(module)
+}
+
+/// By context and image.
+static LOADED: Mutex<Vec<(usize, String, Weak<Module>)>> = Mutex::new(Vec::new());
 
 impl Kernel {
     /// Refuses a launch whose blocks would wait for others that cannot start: `ranks` ranks share the device, each with

@@ -7,26 +7,34 @@
 //! That there is no device is a value ([`NoDevice`]); a rank that asked for one gets it as an error.
 
 mod buffer;
+mod cache;
+mod captured;
+mod compiler;
 mod edges;
 mod engine;
 mod image;
 mod kernels;
+mod launch;
+mod lent;
 mod list;
 mod peers;
+mod protocol;
 mod pump;
 mod queue;
 mod region;
 mod signals;
 mod staging;
-
-use std::path::{Path, PathBuf};
+mod supply;
 
 use ccl_cuda::{Context, DeviceMemory, Driver};
 
 pub use self::buffer::{Addresses, DeviceBuffer};
-pub(crate) use self::engine::{Call, DeviceEngine, Staged};
+pub(crate) use self::engine::{Call, DeviceEngine, Registered, Staged};
+use self::image::Supply;
+pub use self::lent::Registration;
 pub use self::list::{DeviceInfo, NoDevice, devices};
-use crate::config::{Config, CudaUse};
+pub use self::supply::{KernelSupply, kernel_supply};
+use crate::config::{Choices, Config, CudaUse};
 use crate::error::{Error, Fault, Result};
 
 /// A rank's device, ready to be used.
@@ -37,8 +45,11 @@ pub(crate) struct Opened {
     /// Threads of a block that move data.
     worker_threads: u32,
     avoids_peers: bool,
-    /// A file with kernels, in place of those that come with the library.
-    image: Option<PathBuf>,
+    /// Nothing is lent, whatever is registered.
+    lends_nothing: bool,
+    /// The protocols that calls may follow, if the setting says so.
+    protocols: Option<Choices>,
+    kernels: Supply,
 }
 
 impl Opened {
@@ -75,13 +86,16 @@ impl Opened {
                 "give the number of a device that `ccl doctor` lists; CUDA_VISIBLE_DEVICES hides others",
             )
         })?;
+        let limits = device.limits().map_err(failed)?;
         Ok(Opened {
             context: Context::primary(device).map_err(failed)?,
             uuid: device.uuid().map_err(failed)?,
-            multiprocessors: device.limits().map_err(failed)?.multiprocessors,
+            multiprocessors: limits.multiprocessors,
             worker_threads: config.cuda_threads().max(64) - 32,
             avoids_peers: config.p2p_disable(),
-            image: config.cuda_image().map(Path::to_owned),
+            lends_nothing: config.direct() == Some(0),
+            protocols: protocol::allowed(config)?,
+            kernels: Supply::of(config, limits.capability, driver.version()),
         })
     }
 

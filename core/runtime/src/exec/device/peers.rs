@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use ccl_cuda::{Context, Device, DeviceMemory, IpcMemory, SharedMemory, Stream};
+use ccl_kernels::shape::Protocol;
 use ccl_plan::Rank;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::protocol::{self, Ways};
 use super::region::{BlockShape, Region, RegionView};
 use super::{Opened, failed};
 use crate::error::{Error, Fault, Result};
@@ -22,14 +24,20 @@ pub(super) struct Peers {
     pub(super) links: Vec<Link>,
     /// How many ranks of the communicator share this rank's device.
     pub(super) sharing: u32,
+    /// Whether all ranks that have a device have this one.
+    pub(super) is_one_device: bool,
     /// Each rank's number among the device ranks of its host.
     pub(super) seats: Vec<usize>,
+    pub(super) ways: Ways,
+    /// What there is in each region.
+    pub(super) view: RegionView,
 }
 
 /// The way to a rank.
 pub(super) enum Link {
-    /// Its region is at this address here, and stays there.
-    Direct { address: u64, _held: Held },
+    /// Its region is at this address here, and stays there. It borrows from this rank, and this rank from it, where
+    /// addresses mean the same to both.
+    Direct { address: u64, borrows: bool, _held: Held },
     /// Through the host, and why.
     Proxied(String),
 }
@@ -70,13 +78,14 @@ pub(super) fn agree(
     opened: Option<&Opened>,
     me: Rank,
     infos: &[TransportInfo],
-    view: impl Fn(u64) -> RegionView,
+    view: RegionView,
     gather: Gather<'_>,
 ) -> Result<Option<Peers>> {
     let seat = opened.map(|opened| Seat { uuid: opened.uuid, ordinal: opened.context.device().ordinal() });
     let seats: Vec<Option<Seat>> = told(&gather(bytes(&seat)?)?)?;
     let here: Vec<Rank> = device_ranks(infos, &seats, me);
-    let own = opened.map(|opened| region(opened, &view, here.len())).transpose()?;
+    let view = RegionView { has: protocols(opened, infos, &seats), ..view };
+    let own = opened.map(|opened| region(opened, view, here.len())).transpose()?;
     let place = opened.zip(own.as_ref()).map(|(opened, own)| place(opened, own));
     let places: Vec<Option<Place>> = told(&gather(bytes(&place)?)?)?;
     let peers: Vec<Theirs<'_>> = infos
@@ -91,12 +100,16 @@ pub(super) fn agree(
     };
     let found: Vec<Result<(u64, Held), String>> = (0..infos.len()).map(reach).collect();
     let refusals: Vec<Option<String>> = found.iter().map(|found| found.as_ref().err().cloned()).collect();
-    let votes: Vec<Vec<Option<String>>> = told(&gather(bytes(&refusals)?)?)?;
+    let keeps = opened.is_some_and(|opened| seats.iter().flatten().all(|seat| keeps_lines(opened, seat)));
+    let told: Vec<(Vec<Option<String>>, bool)> = told(&gather(bytes(&(refusals, keeps))?)?)?;
+    let (votes, keep): (Vec<_>, Vec<bool>) = told.into_iter().unzip();
     let (Some(opened), Some(own)) = (opened, own) else { return Ok(None) };
     let link = |(rank, found): (usize, Result<(u64, Held), String>)| {
         let refused = votes.get(rank).and_then(|vote| vote.get(me.index()).cloned().flatten());
         match (found, refused) {
-            (Ok((address, held)), None) => Link::Direct { address, _held: held },
+            (Ok((address, held)), None) => {
+                Link::Direct { address, borrows: matches!(held, Held::Region(..)), _held: held }
+            }
             (Err(reason), _) | (_, Some(reason)) => Link::Proxied(reason),
         }
     };
@@ -110,7 +123,13 @@ pub(super) fn agree(
         own,
         links,
         sharing: seats.iter().filter(same).count() as u32,
+        is_one_device: seats.iter().flatten().all(|seat| seat.uuid == opened.uuid),
         seats: (0..infos.len()).map(on_host).collect(),
+        ways: Ways {
+            direct: are_together(infos, &seats) && votes.iter().flatten().all(Option::is_none),
+            keep_lines: keep.into_iter().all(|keeps| keeps),
+        },
+        view,
     }))
 }
 
@@ -125,10 +144,34 @@ fn device_ranks(infos: &[TransportInfo], seats: &[Option<Seat>], rank: Rank) -> 
     (0..).zip(infos.iter().zip(seats)).filter(here).map(|(rank, _)| Rank(rank)).collect()
 }
 
+/// Whether there are several ranks, all of one host and all with devices: a rank alone only ever sends to itself.
+fn are_together(infos: &[TransportInfo], seats: &[Option<Seat>]) -> bool {
+    infos.len() > 1
+        && seats.iter().all(Option::is_some)
+        && infos.iter().all(|info| info.is_on_host_of(&infos[0]))
+}
+
+/// The protocols that regions have blocks for, the same on all ranks: others than simple only where all edges may be direct.
+fn protocols(opened: Option<&Opened>, infos: &[TransportInfo], seats: &[Option<Seat>]) -> [bool; 3] {
+    let together = are_together(infos, seats);
+    let choices = opened.and_then(|opened| opened.protocols.as_ref());
+    Protocol::ALL.map(|one| one == Protocol::Simple || together && protocol::is_allowed(choices, one))
+}
+
+/// Whether lines of 128 bytes stay whole on their way to a device: on the device itself, and on links over which its atomic
+/// operations work, which is NVLink and not PCIe. Of a device that is not visible here nobody knows.
+fn keeps_lines(opened: &Opened, seat: &Seat) -> bool {
+    let own = opened.context.device();
+    let same = |device: &&Device| device.uuid().is_ok_and(|uuid| uuid == seat.uuid);
+    let keeps = |device: &Device| own.link_to(device).is_ok_and(|link| link.native_atomics);
+    seat.uuid == opened.uuid
+        || opened.context.driver().devices().is_ok_and(|all| all.iter().find(same).is_some_and(keeps))
+}
+
 /// This rank's region, cleared, and known to the other threads of the process.
-fn region(opened: &Opened, view: &impl Fn(u64) -> RegionView, ranks: usize) -> Result<Arc<Region>> {
-    let memory = DeviceMemory::new(&opened.context, view(0).bytes(ranks).max(BlockShape::LEAST_BYTES))
-        .map_err(failed)?;
+fn region(opened: &Opened, view: RegionView, ranks: usize) -> Result<Arc<Region>> {
+    let memory =
+        DeviceMemory::new(&opened.context, view.bytes(ranks).max(BlockShape::LEAST_BYTES)).map_err(failed)?;
     let stream = Stream::new(&opened.context, 0).map_err(failed)?;
     memory.fill(0, &stream).and_then(|()| stream.synchronize()).map_err(failed)?;
     let region = Arc::new(Region::new(memory));

@@ -22,11 +22,13 @@ pub(super) struct Pump {
     direction: Direction,
     /// Messages moved so far.
     done: u64,
+    /// Nothing more comes.
+    ended: bool,
 }
 
 impl Pump {
     pub(super) fn new(block: Block, edge: EdgeIndex, peer: Rank, direction: Direction) -> Pump {
-        Pump { block, edge, peer, direction, done: 0 }
+        Pump { block, edge, peer, direction, done: 0, ended: false }
     }
 
     /// Moves all messages that can be moved; whether there was one.
@@ -37,10 +39,21 @@ impl Pump {
     pub(super) fn turn(&mut self, fabric: &mut Fabric) -> Result<bool> {
         let before = self.done;
         match self.direction {
+            _ if self.ended => {}
             Direction::Send => while self.send(fabric)? {},
             Direction::Receive => while self.receive(fabric)? {},
         }
         Ok(self.done != before)
+    }
+
+    /// Whether an error may only say that the peer is done: a pump fetches what no kernel may ask for.
+    pub(super) fn may_be_over(&self) -> bool {
+        self.direction == Direction::Receive
+    }
+
+    /// Fetches nothing more.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
     }
 
     /// Whether the device has put nothing there that is not on its way.

@@ -1,14 +1,16 @@
-//! Where the shared part of an edge lies: counters, sizes and slots, in device memory or pinned host memory.
+//! Where the shared part of an edge lies: counters, sizes, lent addresses and slots, in device memory or pinned host memory.
 
 use ccl_cuda::DeviceMemory;
 use ccl_kernels::layout::{DeviceEdge, Direction};
 use ccl_kernels::shape::Protocol;
 use ccl_plan::{Channel, Rank};
 
-/// How long the parts of an edge are. A *block* holds one edge: a line for the tail, a line for the head, the size of
-/// each slot's payload, then the slots.
+/// How long the parts of an edge are. A *block* holds one edge under one protocol: a line for the tail, a line for the head,
+/// the size of each slot's payload, where each lies that was lent, then the slots. What one protocol leaves in slots would look like
+/// flags to another, so each has blocks of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BlockShape {
+    pub(super) protocol: Protocol,
     pub(super) slots: usize,
     /// Payload of a slot.
     pub(super) slot_bytes: usize,
@@ -16,7 +18,7 @@ pub(super) struct BlockShape {
 
 impl BlockShape {
     pub(super) fn stride_bytes(self) -> usize {
-        Protocol::Simple.stride_bytes(self.slot_bytes)
+        self.protocol.stride_bytes(self.slot_bytes)
     }
 
     /// The shortest region.
@@ -28,12 +30,17 @@ impl BlockShape {
     }
 
     pub(super) fn slots_at(self) -> usize {
-        SIZES_AT + (8 * self.slots).next_multiple_of(LINE_BYTES)
+        SIZES_AT + (16 * self.slots).next_multiple_of(LINE_BYTES)
+    }
+
+    /// Where the slots' payloads lie that were lent.
+    fn lent_at(self) -> usize {
+        SIZES_AT + 8 * self.slots
     }
 }
 
 /// Device memory of one rank in which all that it receives arrives from those that reach it directly, and in which
-/// they say what they have consumed of its own messages. One block for each device rank of its host, channel and tag.
+/// they say what they have consumed of its own messages. One block for each device rank of its host, channel, tag and protocol.
 #[derive(Debug)]
 pub(super) struct Region {
     memory: DeviceMemory,
@@ -43,9 +50,13 @@ pub(super) struct Region {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RegionView {
     pub(super) address: u64,
-    pub(super) shape: BlockShape,
+    pub(super) slots: usize,
+    /// Payload of a slot, under each protocol.
+    pub(super) slot_bytes: usize,
     pub(super) channels: u16,
     pub(super) tags: u8,
+    /// Which protocols there are blocks for; always for simple.
+    pub(super) has: [bool; 3],
 }
 
 impl Region {
@@ -61,14 +72,27 @@ impl Region {
 impl RegionView {
     /// Bytes of a region for so many ranks.
     pub(super) fn bytes(&self, ranks: usize) -> usize {
-        self.block(ranks, Channel(0), 0) as usize - self.address as usize
+        self.block(Protocol::Simple, (ranks, Channel(0), 0)) as usize - self.address as usize
+    }
+
+    /// The blocks of a protocol.
+    pub(super) fn shape(&self, protocol: Protocol) -> BlockShape {
+        BlockShape { protocol, slots: self.slots, slot_bytes: self.slot_bytes }
+    }
+
+    /// The protocols that there are blocks for.
+    pub(super) fn protocols(self) -> impl Iterator<Item = Protocol> {
+        let has = self.has;
+        Protocol::ALL.into_iter().filter(move |protocol| has[*protocol as usize])
     }
 
     /// Where the block of the rank with this number among those of the host is.
-    pub(super) fn block(&self, seat: usize, channel: Channel, tag: u8) -> u64 {
+    pub(super) fn block(&self, protocol: Protocol, (seat, channel, tag): (usize, Channel, u8)) -> u64 {
         let (channels, tags) = (usize::from(self.channels), usize::from(self.tags));
         let index = (seat * channels + channel.index()) * tags + usize::from(tag);
-        self.address + (index * self.shape.bytes()) as u64
+        let bytes = |protocol: Protocol| self.shape(protocol).bytes();
+        let before: usize = self.protocols().take_while(|other| *other != protocol).map(bytes).sum();
+        self.address + (index * self.protocols().map(bytes).sum::<usize>() + before) as u64
     }
 }
 
@@ -79,15 +103,18 @@ pub(super) fn device_edge(
     (peer, channel, tag): (Rank, Channel, u8),
     direction: Direction,
 ) -> DeviceEdge {
+    let is_simple = shape.protocol == Protocol::Simple;
     DeviceEdge {
         slots: data + shape.slots_at() as u64,
         tail: data + TAIL_AT as u64,
         head: credit + HEAD_AT as u64,
-        sizes: data + SIZES_AT as u64,
+        // Lines say themselves whose they are and that they are there.
+        sizes: if is_simple { data + SIZES_AT as u64 } else { 0 },
+        lent: if is_simple { data + shape.lent_at() as u64 } else { 0 },
         slot_bytes: shape.slot_bytes as u32,
         slot_count: shape.slots as u32,
         stride_bytes: shape.stride_bytes() as u32,
-        protocol: Protocol::Simple as u32,
+        protocol: shape.protocol as u32,
         peer: peer.0,
         channel: u32::from(channel.0),
         tag: u32::from(tag),
@@ -107,15 +134,26 @@ mod tests {
 
     #[test]
     fn blocks_follow_each_other_and_parts_do_not_overlap() {
-        let shape = BlockShape { slots: 5, slot_bytes: 1000 };
-        let view = RegionView { address: 1 << 20, shape, channels: 3, tags: 2 };
-        assert_eq!((shape.slots_at(), shape.stride_bytes(), shape.bytes()), (384, 1024, 384 + 5 * 1024));
-        assert_eq!(view.block(0, Channel(0), 1) - view.block(0, Channel(0), 0), shape.bytes() as u64);
-        assert_eq!(view.block(1, Channel(0), 0) - view.address, 6 * shape.bytes() as u64);
-        assert_eq!(view.bytes(2), 12 * shape.bytes());
+        let has = [true, false, true];
+        let view = RegionView { address: 1 << 20, slots: 5, slot_bytes: 1000, channels: 3, tags: 2, has };
+        let (simple, ll128) = (view.shape(Protocol::Simple), view.shape(Protocol::Ll128));
+        assert_eq!((simple.slots_at(), simple.stride_bytes(), simple.bytes()), (384, 1024, 384 + 5 * 1024));
+        assert_eq!((ll128.stride_bytes(), ll128.bytes()), (1152, 384 + 5 * 1152));
+        let both = (simple.bytes() + ll128.bytes()) as u64;
+        let at = |protocol, seat, tag| view.block(protocol, (seat, Channel(0), tag)) - view.address;
+        assert_eq!(at(Protocol::Simple, 0, 1), both);
+        assert_eq!(at(Protocol::Ll128, 0, 1), both + simple.bytes() as u64);
+        assert_eq!(at(Protocol::Simple, 1, 0), 6 * both);
+        assert_eq!(view.bytes(2) as u64, 12 * both);
         let at = (Rank(3), Channel(1), 1);
-        let edge = device_edge(shape, (0x1000, 0x9000), at, Direction::Send);
+        let edge = device_edge(simple, (0x1000, 0x9000), at, Direction::Send);
         assert_eq!((edge.tail, edge.head, edge.sizes, edge.slots), (0x1000, 0x9080, 0x1100, 0x1180));
+        assert_eq!(edge.lent, 0x1128);
         assert_eq!((edge.peer, edge.channel, edge.tag, edge.direction), (3, 1, 1, 1));
+        let edge = device_edge(ll128, (0x1000, 0x9000), at, Direction::Send);
+        assert_eq!(
+            (edge.slots, edge.sizes, edge.lent, edge.protocol),
+            (0x1180, 0, 0, Protocol::Ll128 as u32)
+        );
     }
 }

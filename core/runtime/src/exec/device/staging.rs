@@ -21,23 +21,42 @@ pub(super) struct Copies {
 }
 
 impl Staging {
+    /// Memory for a call's buffers. May block for the device.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(super) fn allot(&mut self, staged: &Staged, opened: &Opened) -> Result<Copies> {
+        let recv = Some(self.spare(staged.recv.1, opened)?);
+        if staged.in_place.is_some() {
+            return Ok(Copies { send: None, recv });
+        }
+        match self.spare(staged.send.1, opened) {
+            Ok(send) => Ok(Copies { send: Some(send), recv }),
+            Err(error) => {
+                self.keep(Copies { send: None, recv });
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the memory of a call that is not made. Freeing it would wait for kernels that may wait for this rank.
+    pub(super) fn keep(&mut self, copies: Copies) {
+        self.spare.extend(copies.recv.into_iter().chain(copies.send));
+    }
+
     /// Copies a call's buffers to the device when `stream` comes to it; where they are there. What the call does not
     /// write comes back as it was, so the receive buffer is copied as well.
-    pub(super) fn bring(
-        &mut self,
-        staged: &Staged,
-        copies: &mut Copies,
-        opened: &Opened,
-        stream: &Stream,
-    ) -> Result<(u64, u64)> {
-        let recv = self.copy_of((staged.recv.0.cast_const(), staged.recv.1), opened, stream)?;
-        let at = recv.address();
-        copies.recv = Some(recv);
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(super) fn bring(&self, staged: &Staged, copies: &Copies, stream: &Stream) -> Result<(u64, u64)> {
+        let recv = copy_of((staged.recv.0.cast_const(), staged.recv.1), copies.recv.as_ref(), stream)?;
         if let Some((send_offset, recv_offset)) = staged.in_place {
-            return Ok((at + send_offset as u64, at + recv_offset as u64));
+            return Ok((recv + send_offset as u64, recv + recv_offset as u64));
         }
-        let send = copies.send.insert(self.copy_of(staged.send, opened, stream)?);
-        Ok((send.address(), at))
+        Ok((copy_of(staged.send, copies.send.as_ref(), stream)?, recv))
     }
 
     /// Copies the result back and keeps the memory. Blocks for the copy.
@@ -82,22 +101,21 @@ impl Staging {
         self.tables.extend(tables);
     }
 
-    fn copy_of(
-        &mut self,
-        (host, bytes): (*const u8, usize),
-        opened: &Opened,
-        stream: &Stream,
-    ) -> Result<DeviceMemory> {
-        let fits = self.spare.iter().position(|memory| memory.bytes() >= bytes);
-        let memory = match fits {
-            Some(index) => self.spare.swap_remove(index),
-            None => opened.memory(bytes.next_power_of_two().max(256))?,
-        };
-        if bytes > 0 {
-            // SAFETY: the request's buffer has so many bytes and is borrowed until the call is complete; the copy is as
-            // long and nobody else's.
-            unsafe { ccl_cuda::copy(stream, memory.address(), host.addr() as u64, bytes) }.map_err(failed)?;
+    fn spare(&mut self, bytes: usize, opened: &Opened) -> Result<DeviceMemory> {
+        match self.spare.iter().position(|memory| memory.bytes() >= bytes) {
+            Some(index) => Ok(self.spare.swap_remove(index)),
+            None => opened.memory(bytes.next_power_of_two().max(256)),
         }
-        Ok(memory)
     }
+}
+
+/// Copies host memory to a call's copy of it; where that is.
+fn copy_of((host, bytes): (*const u8, usize), memory: Option<&DeviceMemory>, stream: &Stream) -> Result<u64> {
+    let address = memory.map_or(0, DeviceMemory::address);
+    if bytes > 0 {
+        // SAFETY: the request's buffer has so many bytes and is borrowed until the call is complete; the copy is as
+        // long and nobody else's.
+        unsafe { ccl_cuda::copy(stream, address, host.addr() as u64, bytes) }.map_err(failed)?;
+    }
+    Ok(address)
 }

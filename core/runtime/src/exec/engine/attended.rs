@@ -7,7 +7,7 @@ use ccl_plan::layout::Tables;
 
 use super::Engine;
 use crate::error::{Error, Fault, Result};
-use crate::exec::device::{Addresses, Call, DeviceEngine, Staged};
+use crate::exec::device::{Addresses, Call, DeviceEngine, Registered, Registration, Staged};
 use crate::exec::host::{Operation, OwnedTables, Poll, Reason, is_message};
 use crate::request::{Bound, Buffers, Request};
 use crate::stream::{Gate, Stream};
@@ -18,7 +18,7 @@ impl Engine {
     #[cold]
     pub(super) fn run_attended(&mut self, request: &mut Request<'_>) -> Option<Result<()>> {
         if self.device.is_some() {
-            return Some(self.stage(request, None).and_then(|()| self.finish()));
+            return Some(self.stage(request, None, false).and_then(|()| self.finish()));
         }
         if !self.profile.as_mut().is_some_and(|profile| profile.heeds(request.collective)) {
             return None;
@@ -46,20 +46,23 @@ impl Engine {
         })
     }
 
-    /// Queues a call on host memory for the device: it is copied there and back.
-    pub(super) fn stage(&mut self, request: &mut Request<'_>, gate: Option<Gate>) -> Result<()> {
+    /// Queues a call on host memory for the device, where it is copied and back. The next poll launches it.
+    pub(super) fn stage(
+        &mut self,
+        request: &mut Request<'_>,
+        gate: Option<Gate>,
+        is_grouped: bool,
+    ) -> Result<()> {
         let bound = self.check(request)?;
         let staged = staged(&mut request.buffers, &bound);
         let call = self.number(bound, request.tables().as_ref())?;
-        match &mut self.device {
-            Some(device) => device.stage(call, staged, gate),
-            None => return Err(Error::bug("a call is staged for no device")),
-        }
-        self.poll().map(drop)
+        let Some(device) = &mut self.device else { return Err(Error::bug("a call is staged for no device")) };
+        let done = device.stage(call, (staged, gate), is_grouped, &mut self.fabric);
+        done.map_err(|error| self.launch_failed(error.on(self.rank).during(bound.collective.name())))
     }
 
-    /// Starts a call on memory given by address: on the device's stream, or here like any other if the rank works on
-    /// host memory.
+    /// Queues a call on memory given by address: for the device's stream, or here like any other if the rank works on
+    /// host memory. [`Engine::launch_queued`] follows.
     pub(crate) fn start_at(
         &mut self,
         request: &mut Request<'_>,
@@ -74,18 +77,52 @@ impl Engine {
         if self.device.is_none() {
             return self.submit_bound(bound, request.tables().as_ref(), gate);
         }
-        let queue = stream.device().ok_or_else(|| {
-            let advice = "make it by Stream::on_device or Stream::cuda";
-            Error::usage(
-                "expected a CUDA stream for a rank that works on a device, found a host stream",
-                advice,
-            )
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let bytes = request.lengths_at(self.rank, self.n)?;
+        let target = stream.device().ok_or_else(no_cuda_stream).and_then(|stream| match &mut self.device {
+            Some(device) => device.accept((&bound, bytes), stream, is_grouped),
+            None => Err(Error::bug("a device went away")),
+        });
+        let name = bound.collective.name();
+        let target = target.map_err(|error| match error.fault() {
+            Fault::Usage => error.on(self.rank).during(name),
+            _ => self.launch_failed(error.on(self.rank).during(name)),
         })?;
         let call = self.number(bound, request.tables().as_ref())?;
         let Some(device) = &mut self.device else { return Err(Error::bug("a device went away")) };
-        let name = call.bound.collective.name();
-        let enqueued = device.enqueue(call, queue, is_grouped, &mut self.fabric);
+        let enqueued = device.enqueue(call, target, &mut self.fabric);
         enqueued.map_err(|error| self.launch_failed(error.on(self.rank).during(name)))
+    }
+
+    /// Registers device memory, for this rank alone.
+    pub(crate) fn register_on_device(&mut self, memory: Registered<'_>) -> Result<Registration> {
+        let registered = match &mut self.device {
+            Some(device) => device.register(memory),
+            None => Err(not_of_the_host()),
+        };
+        registered.map_err(|error| error.on(self.rank).during("register"))
+    }
+
+    /// Launches what [`Engine::start_at`] queued for the device. Waits for nothing.
+    pub(crate) fn launch_queued(&mut self) -> Result<()> {
+        let Some(device) = &mut self.device else { return Ok(()) };
+        let launched = device.launch_waiting(&mut self.fabric, true);
+        let name = device.oldest().map_or("enqueue", |call| call.bound.collective.name());
+        match launched {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.launch_failed(error.on(self.rank).during(name))),
+        }
+    }
+
+    /// The first error, if the communicator has failed; on a device also what the device says now.
+    pub(crate) fn failure_now(&mut self) -> Option<Error> {
+        if self.device.is_some() && self.failed.is_none() {
+            // What it says is kept.
+            let _ = self.poll();
+        }
+        self.failure()
     }
 
     /// A call of a device rank with what was decided of it, and its number.
@@ -172,6 +209,12 @@ fn staged(buffers: &mut Buffers<'_>, bound: &Bound) -> Staged {
             Staged { send: (base, 0), recv: (base, buffer.len()), in_place: Some(offsets) }
         }
     }
+}
+
+#[cold]
+fn no_cuda_stream() -> Error {
+    let advice = "make it by Stream::on_device or Stream::cuda";
+    Error::usage("expected a CUDA stream for a rank that works on a device, found a host stream", advice)
 }
 
 #[cold]

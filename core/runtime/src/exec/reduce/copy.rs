@@ -18,7 +18,7 @@ pub unsafe fn copy(input: *const u8, outputs: &[*mut u8], bytes: usize) {
         [_] => {}
         // SAFETY: the caller's contract.
         _ => unsafe {
-            in_blocks(input, outputs, bytes, 0, |from, to, bytes| {
+            in_blocks(input, outputs, bytes, 0, |_, from, to, bytes| {
                 if !std::ptr::eq(to, from) {
                     std::ptr::copy_nonoverlapping(from, to, bytes);
                 }
@@ -27,19 +27,23 @@ pub unsafe fn copy(input: *const u8, outputs: &[*mut u8], bytes: usize) {
     }
 }
 
-/// [`copy`] with non-temporal stores, for outputs that will not fit the cache. The stores are
-/// complete for other threads after whatever publishes them, as after ordinary stores.
+/// [`copy`] with non-temporal stores to all but the first `cached` outputs: for outputs that will not fit the
+/// cache, or are better not in it. The stores are complete for other threads after whatever publishes them,
+/// as after ordinary stores.
 ///
 /// # Safety
 ///
 /// As [`copy`].
-pub unsafe fn copy_streaming(input: *const u8, outputs: &[*mut u8], bytes: usize) {
-    let head = outputs.first().map_or(0, |output| output.align_offset(LINE_BYTES));
+pub unsafe fn copy_streaming(input: *const u8, outputs: &[*mut u8], cached: usize, bytes: usize) {
+    let head = outputs.get(cached).map_or(0, |output| output.align_offset(LINE_BYTES));
     let level = Level::detect();
     // SAFETY: the caller's contract.
     unsafe {
-        in_blocks(input, outputs, bytes, head, |from, to, bytes| {
-            if !std::ptr::eq(to, from) {
+        in_blocks(input, outputs, bytes, head, |index, from, to, bytes| {
+            if std::ptr::eq(to, from) {
+            } else if index < cached {
+                std::ptr::copy_nonoverlapping(from, to, bytes);
+            } else {
                 stream(level, from, to, bytes);
             }
         });
@@ -59,15 +63,15 @@ unsafe fn in_blocks(
     outputs: &[*mut u8],
     bytes: usize,
     head: usize,
-    store: impl Fn(*const u8, *mut u8, usize),
+    store: impl Fn(usize, *const u8, *mut u8, usize),
 ) {
     let mut start = 0;
     while start < bytes {
         let length = if start == 0 { head + BLOCK_BYTES - LINE_BYTES } else { BLOCK_BYTES };
         let length = length.min(bytes - start);
-        for output in outputs {
+        for (index, output) in outputs.iter().enumerate() {
             // SAFETY: `start < bytes`, inside the caller's ranges.
-            unsafe { store(input.add(start), output.add(start), length) };
+            unsafe { store(index, input.add(start), output.add(start), length) };
         }
         start += length;
     }

@@ -131,9 +131,9 @@ impl Reduction {
         }
     }
 
-    /// [`Reduction::fold`] with non-temporal stores, for outputs that will not fit the cache. The
-    /// stores are complete for other threads after whatever publishes them, as after ordinary
-    /// stores.
+    /// [`Reduction::fold`] with non-temporal stores to all but the first `cached` outputs: for outputs that will not
+    /// fit the cache, or are better not in it. The stores are complete for other threads after whatever publishes
+    /// them, as after ordinary stores.
     ///
     /// # Safety
     ///
@@ -141,11 +141,11 @@ impl Reduction {
     pub unsafe fn fold_streaming(
         &self,
         inputs: &[*const u8],
-        outputs: &[*mut u8],
+        (outputs, cached): (&[*mut u8], usize),
         count: usize,
         finish: Finish,
     ) {
-        let Some(first) = outputs.first() else { return };
+        let Some(first) = outputs.get(cached).or(outputs.first()) else { return };
         let finish = Finish(finish.0 & self.heeds);
         let mut result = Block::uninit();
         // The first block ends on a line boundary of the first output, so that all others are whole lines.
@@ -158,8 +158,12 @@ impl Reduction {
             // `length` elements and overlaps nothing; outputs are stored after all inputs were read.
             unsafe {
                 self.fold_block(inputs, start_bytes, result.as_mut_ptr(), length, finish);
-                for output in outputs {
-                    stream(self.level, result.as_ptr(), output.add(start_bytes), length * self.size_bytes);
+                let bytes = length * self.size_bytes;
+                for output in &outputs[..cached] {
+                    std::ptr::copy_nonoverlapping(result.as_ptr(), output.add(start_bytes), bytes);
+                }
+                for output in &outputs[cached..] {
+                    stream(self.level, result.as_ptr(), output.add(start_bytes), bytes);
                 }
             }
             start += length;

@@ -45,7 +45,10 @@ fn check(random: &mut Random, dtype: Dtype, op: ReduceOp, count: usize, inputs: 
                 // SAFETY: every buffer holds `count` elements; they are apart but for the equal pointers.
                 unsafe {
                     match streaming {
-                        true => reduction.fold_streaming(&ins, &outs, count, finish),
+                        true => {
+                            let cached = random.below(outputs + 1);
+                            reduction.fold_streaming(&ins, (&outs, cached), count, finish);
+                        }
                         false => reduction.fold(&ins, &outs, count, finish),
                     }
                 }
@@ -248,7 +251,7 @@ fn copies_reach_every_output_and_nothing_else() {
                 unsafe {
                     match round % 2 {
                         0 => copy(input.data(), &outs, bytes),
-                        _ => copy_streaming(input.data(), &outs, bytes),
+                        _ => copy_streaming(input.data(), &outs, random.below(outputs + 1), bytes),
                     }
                 }
                 for buffer in &mut buffers {

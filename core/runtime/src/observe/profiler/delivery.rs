@@ -14,6 +14,7 @@ use ccl_plugin_host::profiler::{
 
 use super::emitter::{Emitter, now_ns};
 use super::record::{TIME_WORD, Taken};
+use super::share::Share;
 
 /// One communicator's way to its profiler.
 pub(super) struct Delivery {
@@ -26,8 +27,8 @@ pub(super) struct Delivery {
     refused: u64,
     /// Everything is passed on so long after it happened; 0: as soon as may be.
     lag_ns: u64,
-    /// The most of a core that this may take, in percent.
-    share: u32,
+    /// The most of a core that this may take.
+    share: Share,
 }
 
 /// An event that has started and not stopped.
@@ -41,8 +42,8 @@ struct Open {
 }
 
 impl Delivery {
-    /// `share` is the most of a core that it may take, in percent.
-    pub(super) fn new(emitter: Arc<Emitter>, context: ProfilerContext, share: u32) -> Delivery {
+    /// `share` is the most of a core that it may take.
+    pub(super) fn new(emitter: Arc<Emitter>, context: ProfilerContext, share: Share) -> Delivery {
         // A profiler made for NCCL takes times when it is called: so it is called at the distances of the events.
         let lag_ns = if context.plugin().is_made_for_nccl() { LAG_NS } else { 0 };
         Delivery { emitter, context, taken: 0, open: HashMap::new(), started: 0, refused: 0, lag_ns, share }
@@ -50,8 +51,8 @@ impl Delivery {
 
     /// Passes on a few records; whether there were any.
     pub(super) fn deliver(&mut self) -> bool {
-        let before = self.taken;
-        while self.taken - before < TURN {
+        let (before, turn) = (self.taken, self.share().turn());
+        while self.taken - before < turn {
             if self.due_ns().is_some_and(|due| due > now_ns()) {
                 break;
             }
@@ -83,11 +84,11 @@ impl Delivery {
         self.emitter.ring.peek(self.taken, TIME_WORD).map(|time_ns| time_ns + self.lag_ns)
     }
 
-    /// The most of a core that the thread may take for it now, in percent: all of one once the communicator is closed,
-    /// and where the profiler's times are when it is called.
-    pub(super) fn share(&self) -> u32 {
+    /// The most of a core that the thread may take for it now: all of one once the communicator is closed, and where the
+    /// profiler's times are when it is called.
+    pub(super) fn share(&self) -> Share {
         let hurries = self.lag_ns > 0 || self.emitter.closed.load(Ordering::Acquire);
-        if hurries { 100 } else { self.share }
+        if hurries { Share::ALL } else { self.share }
     }
 
     /// Whether something is there to be passed on.
@@ -158,7 +159,5 @@ impl Delivery {
     }
 }
 
-/// Records passed on before other communicators have their turn.
-const TURN: u64 = 256;
 /// Longer than the thread lets records gather, and sleeps too long.
 const LAG_NS: u64 = 2_000_000;

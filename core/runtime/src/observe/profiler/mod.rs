@@ -11,6 +11,7 @@ mod emitter;
 mod launch;
 mod record;
 mod ring;
+mod share;
 mod thread;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use ccl_plugin_host::{LogFn, NetPlugin, ProfilerPlugin};
 
 use self::delivery::Delivery;
 use self::launch::Launches;
+use self::share::Share;
 use self::thread::Done;
 use crate::config::Config;
 use crate::error::Result;
@@ -45,15 +47,15 @@ impl Profile {
     /// The profiler that the settings ask for: the first usable of `CCL_PROFILER_PLUGIN`, else
     /// `libccl-profiler.so` or `libnccl-profiler.so` if there is one, else that of the library that `net` came from.
     /// `None`, with a line of log, if it cannot be had: a communicator goes without.
-    /// `spares_a_core`: whether the host has cores that no rank needs.
+    /// `crowded`: the processes between which the share of a core is divided, 0 if the host has cores that no rank needs.
     pub(crate) fn open(
         config: &Config,
         watched: Watched,
         net: Option<NetPlugin>,
-        spares_a_core: impl FnOnce() -> bool,
+        crowded: impl FnOnce() -> usize,
     ) -> Option<Box<Profile>> {
         let plugin = choose(config, net)?;
-        let share = if spares_a_core() { 100 } else { config.profiler_share() };
+        let share = Share::of(config.profiler_share(), crowded());
         match Profile::new(plugin, watched, share) {
             Ok(profile) => Some(Box::new(profile)),
             Err(error) => {
@@ -63,7 +65,7 @@ impl Profile {
         }
     }
 
-    fn new(plugin: ProfilerPlugin, watched: Watched, share: u32) -> Result<Profile, String> {
+    fn new(plugin: ProfilerPlugin, watched: Watched, share: Share) -> Result<Profile, String> {
         let context = plugin.init(watched, LogFn::tracing()).map_err(|error| error.to_string())?;
         let (interest, done) = (context.interest(), Arc::<Done>::default());
         let emitter = thread::serve(Arc::clone(&done), |bell| {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::delivery::Delivery;
 use super::emitter::now_ns;
+use super::share::Share;
 use crate::discover::placement;
 use crate::error::{Error, Result};
 
@@ -157,12 +158,12 @@ fn run(bell: &Arc<Bell>) {
         let due = served.iter().filter_map(|(delivery, _)| delivery.due_ns()).min();
         if let Some(due) = due {
             let left = Duration::from_nanos(due.saturating_sub(now_ns()));
-            std::thread::park_timeout(left.min(MOMENT));
+            std::thread::park_timeout(left.min(Share::MOMENT));
         } else if moved {
             // What gathers meanwhile is passed on together; and where ranks need this core, they have it meanwhile.
             let busy = worked().saturating_sub(begun);
-            let share = served.iter().map(|(delivery, _)| delivery.share()).max().unwrap_or(100);
-            std::thread::park_timeout(MOMENT.max(rest(busy, share)));
+            let share = served.iter().map(|(delivery, _)| delivery.share()).max().unwrap_or(Share::ALL);
+            std::thread::park_timeout(share.rest(busy));
         } else {
             bell.doze(|| {
                 !lock().arrived.is_empty() || served.iter().any(|(delivery, _)| delivery.has_news())
@@ -177,25 +178,9 @@ fn worked() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// How long to rest after so much work, so that it was no more than that percentage of the time.
-fn rest(busy: Duration, share: u32) -> Duration {
-    busy * (100 - share.clamp(1, 100)) / share.clamp(1, 100)
-}
-
-/// How long the thread lets news gather.
-const MOMENT: Duration = Duration::from_millis(1);
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn work_and_rest_make_the_share() {
-        let busy = Duration::from_micros(300);
-        assert_eq!(rest(busy, 100), Duration::ZERO);
-        assert_eq!(rest(busy, 50), busy);
-        assert_eq!(rest(busy, 1), 99 * busy);
-    }
 
     #[test]
     fn waiting_is_no_work() {

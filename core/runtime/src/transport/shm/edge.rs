@@ -10,10 +10,12 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use ccl_plan::Channel;
 
-use super::layout::{EdgePlace, HeadLine, Region, SlotLine};
+use super::layout::{EdgePlace, HeadLine, Region, SLOT_ALIGNMENT, SlotLine};
+use super::pace::{Filling, Pace};
 use super::ring::{Consumer, Producer};
 use super::slots::{Location, Reader, Slots};
 use crate::error::{Error, Result};
@@ -31,6 +33,7 @@ pub(crate) const INLINE_BYTES: usize = 48;
 pub(crate) struct MemorySend {
     producer: Producer,
     slots: Slots,
+    pace: Pace,
     place: Place,
     /// Bytes acquired; negative when nothing is.
     acquired: isize,
@@ -56,18 +59,27 @@ pub(crate) struct MemoryReceive {
 }
 
 impl MemorySend {
-    /// The edge from local rank `source` into the region of the receiver, which is at `local`. The caller makes at
-    /// most one for each edge in the region's life.
+    /// The edge from local rank `source` into the region of the receiver, which is at `local`; `turns`: messages go
+    /// through all slots in turn. The caller makes at most one for each edge in the region's life.
     pub(crate) fn new(
         (local, receiver): (usize, Arc<Region>),
         source: usize,
         channel: Channel,
         tag: u8,
+        turns: bool,
     ) -> Result<MemorySend> {
         let place = Place::find(&receiver, source, channel, tag)?;
         let slots = receiver.layout().slots;
         let producer = Producer::new(place.lines_count, slots);
-        Ok(MemorySend { producer, slots: Slots::new(slots), place, acquired: NOTHING, receiver, local })
+        Ok(MemorySend {
+            producer,
+            slots: Slots::new(slots, turns.then_some(place.slot_stride)),
+            pace: Pace::new(),
+            place,
+            acquired: NOTHING,
+            receiver,
+            local,
+        })
     }
 
     /// See [`crate::transport::SendEdge::acquire`].
@@ -88,8 +100,8 @@ impl MemorySend {
             self.place.short(line)
         } else {
             let released = self.producer.released(&head.head);
-            let Some(slot) = self.slots.choose(released) else { return Ok(None) };
-            self.place.slot(slot)
+            let Some((slot, offset)) = self.slots.choose(released, bytes) else { return Ok(None) };
+            self.place.slot(slot, offset)
         };
         self.acquired = bytes.cast_signed();
         Ok(Some(payload))
@@ -108,7 +120,8 @@ impl MemorySend {
             SHORT
         } else {
             self.slots.take(self.producer.next());
-            self.say([self.slots.chosen() as u64, 0]);
+            let (slot, offset) = self.slots.chosen();
+            self.say([slot as u64, offset as u64]);
             0
         };
         self.publish(bytes as u32 | kind, tag);
@@ -162,6 +175,22 @@ impl MemorySend {
         Ok(())
     }
 
+    /// See [`crate::transport::SendEdge::filling`].
+    #[inline]
+    pub(crate) fn filling(&mut self, timely: bool) -> Filling {
+        if self.acquired > self.place.short_bytes.cast_signed() {
+            self.pace.filling(timely, Instant::now)
+        } else {
+            Filling::Cached
+        }
+    }
+
+    /// See [`crate::transport::SendEdge::took`].
+    pub(crate) fn took(&mut self, bytes: usize, since: Instant) {
+        let now = Instant::now();
+        self.pace.took(bytes, now - since, now);
+    }
+
     /// Whether others may be sent what was posted last, or is about to be, by [`MemorySend::point_to`].
     pub(in crate::transport) fn may_share(&self) -> bool {
         self.slots.may_share()
@@ -169,7 +198,8 @@ impl MemorySend {
 
     /// Where the long payload is that was posted last.
     pub(in crate::transport) fn location(&self, bytes: usize) -> Location {
-        let slot = self.place.slot(self.slots.chosen());
+        let (slot, offset) = self.slots.chosen();
+        let slot = self.place.slot(slot, offset);
         Location { local: self.local as u32, offset: self.receiver.offset_of(slot), bytes }
     }
 
@@ -240,7 +270,7 @@ impl MemoryReceive {
         let (data, most) = match marks & (IN_LINE | SHORT | LENT) {
             IN_LINE => (self.place.in_line(index), INLINE_BYTES),
             SHORT => (self.place.short(index), self.place.short_bytes),
-            0 => (self.own_slot(index)?, self.place.slot_bytes),
+            0 => (self.own_slot(index, bytes)?, self.place.slot_bytes),
             ELSEWHERE => (self.elsewhere(index, bytes)?, self.place.slot_bytes),
             _ => return self.borrow(index, tag).map(Some),
         };
@@ -255,10 +285,13 @@ impl MemoryReceive {
     pub(crate) fn expect_short(&mut self, bytes: usize, tag: u32) -> Quick {
         let index = self.consumer.line();
         let line = self.place.line(index);
+        let in_line = bytes <= INLINE_BYTES;
         if !self.consumer.ready(&line.sequence) {
+            if !in_line && bytes <= ASKED_FOR_BYTES {
+                self.place.ask_for_short(index, bytes);
+            }
             return Quick::NotYet;
         }
-        let in_line = bytes <= INLINE_BYTES;
         let kind = if in_line { IN_LINE } else { SHORT };
         // Relaxed: ordered by the acquire load of the sequence word.
         let (marks, found) = (line.marks.load(Ordering::Relaxed), line.tag.load(Ordering::Relaxed));
@@ -270,11 +303,12 @@ impl MemoryReceive {
     }
 
     /// The slot of this edge that a line speaks of.
-    fn own_slot(&self, line: usize) -> Result<NonNull<u8>> {
-        let [slot, _] = self.said(line);
-        match usize::try_from(slot) {
-            Ok(slot) if slot < self.place.slots_count => Ok(self.place.slot(slot)),
-            _ => Err(misplaced()),
+    fn own_slot(&self, line: usize, bytes: usize) -> Result<NonNull<u8>> {
+        let [slot, offset] = self.said(line).map(|word| usize::try_from(word).unwrap_or(usize::MAX));
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.place.slot_stride);
+        match slot < self.place.slots_count && inside && offset.is_multiple_of(SLOT_ALIGNMENT) {
+            true => Ok(self.place.slot(slot, offset)),
+            false => Err(misplaced()),
         }
     }
 
@@ -385,17 +419,40 @@ impl Place {
         unsafe { self.payload.add(line * self.short_stride) }
     }
 
+    /// Asks the processor for a short payload that is not there yet: it then comes when the producer has written it, and not
+    /// only when its line has come and said so (ADR 0058).
     #[inline]
-    fn slot(&self, index: usize) -> NonNull<u8> {
-        debug_assert!(index < self.slots_count);
+    fn ask_for_short(&self, line: usize, bytes: usize) {
+        let payload = self.short(line);
+        for at in (0..bytes.min(self.short_bytes)).step_by(64) {
+            // SAFETY: the short payload has so many bytes.
+            prefetch(unsafe { payload.add(at) });
+        }
+    }
+
+    #[inline]
+    fn slot(&self, index: usize, offset: usize) -> NonNull<u8> {
+        debug_assert!(index < self.slots_count && offset <= self.slot_stride);
         // SAFETY: the layout has `slots_count` slots of `slot_stride` bytes here.
-        unsafe { self.slots.add(index * self.slot_stride) }
+        unsafe { self.slots.add(index * self.slot_stride + offset) }
     }
 }
 
 // SAFETY: the addresses lie in shared mappings that the end keeps alive; a thread that has the end
 // has its side of the edge to itself, and the other side is met through atomics.
 unsafe impl Send for Place {}
+
+/// Brings a cache line nearer, if this processor can be asked for it.
+#[inline(always)]
+fn prefetch(line: NonNull<u8>) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has the instruction, and it reads nothing that anybody sees.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
 
 #[cold]
 fn too_long(bytes: usize, capacity_bytes: usize) -> Error {
@@ -452,6 +509,8 @@ const TURNS: u32 = 1 << 28;
 /// The payload's bytes, unless lent.
 const BYTES: u32 = TURNS - 1;
 const NOTHING: isize = -1;
+/// Longest payloads that are asked for before they are there; longer ones take the longer for it.
+const ASKED_FOR_BYTES: usize = 512;
 
 #[cfg(test)]
 mod tests {
@@ -467,7 +526,7 @@ mod tests {
         let (from, into) = (Arc::new(Region::for_tests(2)), Arc::new(Region::for_tests(2)));
         let memory = PeerMemory::of(std::process::id());
         assert!(from.shows_through(memory).unwrap());
-        let send = MemorySend::new((1, Arc::clone(&into)), 0, Channel(0), 0).unwrap();
+        let send = MemorySend::new((1, Arc::clone(&into)), 0, Channel(0), 0, false).unwrap();
         let sender = (Arc::clone(&from), Some(memory));
         (send, MemoryReceive::new((into, Arc::default()), sender, 0, Channel(0), 0).unwrap(), from)
     }
@@ -523,10 +582,11 @@ mod tests {
         fn messages_of_all_lengths_keep_their_order(
             lengths in prop::collection::vec(prop_oneof![0..=INLINE_BYTES, 49..=4096usize, 4097..=9000usize], 1..300),
             pauses in any::<u64>(),
+            turns in any::<bool>(),
         ) {
             let layout = Layout { locals: 2, channels: 1, tags: 1, slots: 3, slot_bytes: 9000 };
             let region = Arc::new(Region::of_layout(layout));
-            let mut send = MemorySend::new((1, Arc::clone(&region)), 0, Channel(0), 0).unwrap();
+            let mut send = MemorySend::new((1, Arc::clone(&region)), 0, Channel(0), 0, turns).unwrap();
             let sender = (Arc::clone(&region), None);
             let mut receive = MemoryReceive::new((region, Arc::default()), sender, 0, Channel(0), 0).unwrap();
             let mut under_way = VecDeque::new();

@@ -1,4 +1,8 @@
-//! The slots of an edge: which is free, and who else reads each.
+//! The slots of an edge: which is free, where in it a message lies, and who else reads each.
+//!
+//! Where each rank has a core, messages go through all slots in turn, and through the room in each: lines that the
+//! other core still holds take long to take from it, and those of two MiB ago it no longer holds. Ranks that share cores
+//! keep to the first free slot, which is in the cache of them all.
 //!
 //! A slot lies on the edge whose message it carries. A producer that has the same for other receivers need not fill a slot
 //! of each: it tells them where the first one is. Such a slot is free again once all of them have released their
@@ -8,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::layout::{HeadLine, Region};
+use super::layout::{HeadLine, Region, SLOT_ALIGNMENT};
 
 /// The slots of one edge, as its producer knows them.
 #[derive(Debug)]
@@ -17,8 +21,24 @@ pub(super) struct Slots {
     last: Box<[u64]>,
     /// Messages of other edges that speak of one.
     readers: Vec<(usize, Reader)>,
-    /// The one that was given out last.
+    /// The one that was given out last, and how many bytes into it.
     chosen: usize,
+    offset: usize,
+    /// If messages go through them in turn.
+    turns: Option<Turns>,
+}
+
+/// Where messages go that go through all slots in turn.
+#[derive(Debug)]
+struct Turns {
+    /// The slot after the last one that was used.
+    next: usize,
+    /// Where the next message in each goes.
+    starts: Box<[usize]>,
+    /// What a slot has room for.
+    room_bytes: usize,
+    /// The message that has been chosen for.
+    bytes: usize,
 }
 
 /// Whoever reads a slot of somebody else's edge.
@@ -42,28 +62,41 @@ pub(in crate::transport) struct Location {
 }
 
 impl Slots {
-    /// So many slots, all free.
-    pub(super) fn new(slots: usize) -> Slots {
-        Slots { last: vec![0; slots].into(), readers: Vec::new(), chosen: 0 }
+    /// So many slots, all free; with room for so many bytes each if messages go through them in turn.
+    pub(super) fn new(slots: usize, turns: Option<usize>) -> Slots {
+        let turns =
+            turns.map(|room_bytes| Turns { next: 0, starts: vec![0; slots].into(), room_bytes, bytes: 0 });
+        Slots { last: vec![0; slots].into(), readers: Vec::new(), chosen: 0, offset: 0, turns }
     }
 
-    /// The first free slot, where the edge's own messages below `released` are: the slots that are used then stay few,
-    /// and in the nearest cache, with a consumer that keeps up.
-    pub(super) fn choose(&mut self, released: u64) -> Option<usize> {
+    /// A free slot for `bytes` bytes, and how far into it they go: the next one in turn, or the first. Free are those of the
+    /// edge's own messages below `released`.
+    pub(super) fn choose(&mut self, released: u64, bytes: usize) -> Option<(usize, usize)> {
         self.readers.retain(|(_, reader)| !reader.has_read());
         let free = |slot: &usize| self.last[*slot] <= released && !self.is_read(*slot);
-        self.chosen = (0..self.last.len()).find(free)?;
-        Some(self.chosen)
+        let from = self.turns.as_ref().map_or(0, |turns| turns.next);
+        self.chosen = (from..self.last.len()).chain(0..from).find(free)?;
+        self.offset = 0;
+        if let Some(turns) = &mut self.turns {
+            let start = turns.starts[self.chosen];
+            self.offset = if start + bytes <= turns.room_bytes { start } else { 0 };
+            turns.bytes = bytes;
+        }
+        Some((self.chosen, self.offset))
     }
 
-    /// The slot that was chosen last.
-    pub(super) fn chosen(&self) -> usize {
-        self.chosen
+    /// The slot that was chosen last, and how far into it the message goes.
+    pub(super) fn chosen(&self) -> (usize, usize) {
+        (self.chosen, self.offset)
     }
 
     /// The edge's message `message` uses the chosen slot.
     pub(super) fn take(&mut self, message: u64) {
         self.last[self.chosen] = message + 1;
+        if let Some(turns) = &mut self.turns {
+            turns.starts[self.chosen] = (self.offset + turns.bytes).next_multiple_of(SLOT_ALIGNMENT);
+            turns.next = if self.chosen + 1 == self.last.len() { 0 } else { self.chosen + 1 };
+        }
     }
 
     /// Whether others may be told of the chosen slot. Not so many slots may wait for them that the edge's own receiver
@@ -115,9 +148,10 @@ mod tests {
     const LAYOUT: Layout = Layout { locals: 3, channels: 1, tags: 1, slots: 4, slot_bytes: 9000 };
 
     /// Rank 0's edges to ranks 1 and 2, and their ends of them.
-    fn edges() -> ([MemorySend; 2], [MemoryReceive; 2]) {
+    fn edges(turns: bool) -> ([MemorySend; 2], [MemoryReceive; 2]) {
         let regions: Regions = (0..3).map(|_| Arc::new(Region::of_layout(LAYOUT))).collect();
-        let send = |to: usize| MemorySend::new((to, Arc::clone(&regions[to])), 0, Channel(0), 0).unwrap();
+        let send =
+            |to: usize| MemorySend::new((to, Arc::clone(&regions[to])), 0, Channel(0), 0, turns).unwrap();
         let receive = |at: usize| {
             let own = (Arc::clone(&regions[at]), Arc::clone(&regions));
             MemoryReceive::new(own, (Arc::clone(&regions[0]), None), 0, Channel(0), 0).unwrap()
@@ -151,7 +185,12 @@ mod tests {
 
     #[test]
     fn a_slot_is_free_once_all_have_read_it() {
-        let ([mut first, mut second], [mut one, mut two]) = edges();
+        a_slot_is_free_once_all_have_read(false);
+        a_slot_is_free_once_all_have_read(true);
+    }
+
+    fn a_slot_is_free_once_all_have_read(turns: bool) {
+        let ([mut first, mut second], [mut one, mut two]) = edges(turns);
         for round in 0..20u8 {
             assert!(fill(&mut first, round, 0));
             let place = first.location(9000);
@@ -169,7 +208,12 @@ mod tests {
 
     #[test]
     fn a_receiver_that_stands_still_keeps_no_other_waiting() {
-        let ([mut first, mut second], [mut one, mut two]) = edges();
+        waits_for_nobody_else(false);
+        waits_for_nobody_else(true);
+    }
+
+    fn waits_for_nobody_else(turns: bool) {
+        let ([mut first, mut second], [mut one, mut two]) = edges(turns);
         let mut shared = Vec::new();
         for round in 0..30 {
             assert!(fill(&mut first, round, 0), "{round}");
@@ -192,11 +236,30 @@ mod tests {
     #[test]
     fn what_lies_outside_of_all_slots_is_refused() {
         for (local, offset) in [(3, 1 << 16), (1, 0), (1, 1 << 40), (1, u64::MAX), (2, (1 << 16) + 1)] {
-            let ([_, mut second], [_, mut two]) = edges();
+            let ([_, mut second], [_, mut two]) = edges(false);
             second.acquire(0).unwrap().unwrap();
             second.point_to(Location { local, offset, bytes: 9000 }, 0).unwrap();
             let error = two.peek().unwrap_err();
             assert!(error.cause().contains("which slot it is in"), "{local} {offset}: {error}");
         }
+    }
+
+    /// Where messages of so many bytes go, one after the other.
+    fn places(turns: bool, bytes: usize, messages: usize) -> Vec<(usize, usize)> {
+        let mut slots = Slots::new(4, turns.then_some(1000));
+        let place = |message| {
+            let place = slots.choose(message, bytes).unwrap();
+            slots.take(message);
+            place
+        };
+        (0..messages as u64).map(place).collect()
+    }
+
+    #[test]
+    fn messages_go_through_all_slots_and_the_room_in_each_or_keep_to_the_first() {
+        assert_eq!(places(false, 300, 6), [(0, 0); 6]);
+        let found = places(true, 300, 17);
+        let expected = (0..17).map(|message| (message % 4, message / 4 % 3 * 320));
+        assert!(found.iter().copied().eq(expected), "{found:?}");
     }
 }

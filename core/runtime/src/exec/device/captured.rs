@@ -1,0 +1,107 @@
+//! Calls in graphs: what they use for as long as a graph may run them, and their order in one capture.
+//!
+//! The driver says on a thread of its own when a graph is gone. Nothing may be freed there, so it leaves a number, and
+//! what has that number is taken back when the communicator is next used.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ccl_cuda::{CaptureInfo, Event, EventKind, PinnedMemory, Stream};
+
+use super::engine::Order;
+use super::{Opened, failed};
+use crate::error::Result;
+
+/// The calls of one communicator that graphs hold.
+#[derive(Default)]
+pub(super) struct Captured {
+    kept: HashMap<u64, Kept>,
+    calls: u64,
+    /// Numbers of calls whose graphs are gone.
+    gone: Arc<Mutex<Vec<u64>>>,
+    last: Vec<Last>,
+}
+
+/// What one captured call uses beside what the communicator has anyway.
+struct Kept {
+    capture: u64,
+    tables: Option<PinnedMemory>,
+}
+
+/// The last call of its order in a capture: later ones follow it, also on other streams.
+struct Last {
+    capture: u64,
+    order: Order,
+    stream: usize,
+    event: Event,
+}
+
+impl Captured {
+    /// Keeps what a call uses until its graph, and all that was made of it, is gone.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(super) fn keep(&mut self, info: &CaptureInfo, tables: Option<PinnedMemory>) -> Result<()> {
+        self.calls += 1;
+        let (number, gone) = (self.calls, Arc::clone(&self.gone));
+        self.kept.insert(number, Kept { capture: info.id(), tables });
+        info.keep(move || gone.lock().unwrap_or_else(PoisonError::into_inner).push(number)).map_err(failed)
+    }
+
+    /// Whether a graph may run a call of this communicator.
+    pub(super) fn is_any(&self) -> bool {
+        self.kept.len() > self.gone().len()
+    }
+
+    /// The tables of calls whose graphs are gone.
+    pub(super) fn take_back(&mut self) -> Vec<PinnedMemory> {
+        if self.kept.is_empty() {
+            return Vec::new();
+        }
+        let gone = std::mem::take(&mut *self.gone());
+        let kept = gone.iter().filter_map(|number| self.kept.remove(number));
+        let tables = kept.filter_map(|kept| kept.tables).collect();
+        self.last.retain(|last| self.kept.values().any(|kept| kept.capture == last.capture));
+        tables
+    }
+
+    /// Lets a call that is being captured run after the one before it of its order in the same capture.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(super) fn follow(&self, info: &CaptureInfo, order: Order, stream: &Stream) -> Result<()> {
+        match self.last.iter().find(|last| (last.capture, last.order) == (info.id(), order)) {
+            Some(last) if last.stream != stream.raw().addr() => stream.wait(&last.event).map_err(failed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes the place behind a captured call.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(super) fn passed(
+        &mut self,
+        info: &CaptureInfo,
+        order: Order,
+        stream: &Stream,
+        opened: &Opened,
+    ) -> Result<()> {
+        let (capture, number) = (info.id(), stream.raw().addr());
+        let known = self.last.iter().position(|last| (last.capture, last.order) == (capture, order));
+        let event = match known {
+            Some(index) => self.last.swap_remove(index).event,
+            None => Event::new(&opened.context, EventKind::Order).map_err(failed)?,
+        };
+        event.record(stream).map_err(failed)?;
+        self.last.push(Last { capture, order, stream: number, event });
+        Ok(())
+    }
+
+    fn gone(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

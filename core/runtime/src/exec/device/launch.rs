@@ -1,0 +1,278 @@
+//! Launches: what a call needs is made first, which may wait for the device; the launch itself waits for nothing, so that
+//! one thread can launch the kernels of several ranks that wait for each other.
+
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+use ccl_cuda::{CaptureInfo, DeviceMemory, Event, EventKind, Launch, PinnedMemory, RelaxedCapture, Stream};
+use ccl_kernels::layout::{DeviceComm, LaunchArgs, bytes_of};
+use ccl_kernels::shape::{
+    Protocol, SHARED_BYTES, block_threads, edges, finish_flags, grid_blocks, plan_image, scratch_bytes,
+};
+use ccl_plan::program::Checked;
+use ccl_plan::{Channel, Collective, Dtype, Rank};
+
+use super::edges::Purpose;
+use super::engine::{Call, DeviceEngine, Program, Target, order};
+use super::kernels::Kernel;
+use super::{failed, protocol};
+use crate::error::{Error, Result};
+use crate::exec::host::{is_message, stages_input};
+use crate::request::Bound;
+use crate::transport::Fabric;
+
+/// All that a call needs on the device.
+pub(crate) struct Prepared {
+    plan: u64,
+    kernel: Kernel,
+    pub(super) protocol: Protocol,
+    blocks: u32,
+    tables: Option<PinnedMemory>,
+    /// Whether peers may read what is sent where it lies.
+    pub(super) lends: bool,
+    /// Where the input is copied first, and how much of it.
+    aside: Option<(u64, usize)>,
+}
+
+impl DeviceEngine {
+    /// Makes all that a call needs. Blocks for the device.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver; blocks that do not fit the device.
+    pub(super) fn prepare(&mut self, call: &Call, beside: bool, fabric: &mut Fabric) -> Result<Prepared> {
+        let Call { bound, decision, .. } = call;
+        self.captured.take_back().into_iter().for_each(|tables| self.staging.keep_tables(Some(tables)));
+        let purpose = if is_message(bound) { Purpose::Messages } else { Purpose::Collectives };
+        let plan = self.upload(&decision.program, decision.channels, (purpose, bound.root), fabric)?;
+        let protocol = self.protocol(bound.collective, bound.dtype, bound.count);
+        let kernel =
+            self.kernels.of(&self.opened, (bound.collective, bound.dtype, bound.reduce.op()), protocol)?;
+        let blocks = grid_blocks(&decision.program, decision.channels);
+        let others = if beside { self.beside_blocks } else { 0 };
+        kernel.admit(blocks + others, self.peers.sharing, &self.opened)?;
+        self.beside_blocks = others + if beside { blocks } else { 0 };
+        let element_bytes = bound.dtype.size_bytes();
+        self.reserve(scratch_bytes(
+            &decision.program,
+            decision.channels,
+            decision.chunk_count,
+            element_bytes,
+        ))?;
+        let aside = match stages_input(bound) {
+            true => Some(self.aside(call.tables.input_bytes(bound, self.n))?),
+            false => None,
+        };
+        let tables = self.staging.tables(call, self.n, &self.opened)?;
+        Ok(Prepared { plan, kernel, protocol, blocks, tables, lends: false, aside })
+    }
+
+    /// Launches a call's kernel; what is recorded behind it, unless it is captured. The tables that it reads are kept for
+    /// the caller, also after an error: freeing them would wait for kernels that may wait for this rank.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(super) fn launch(
+        &mut self,
+        call: &Call,
+        mut prepared: Prepared,
+        tables: &mut Option<PinnedMemory>,
+        (stream, capture): (&Stream, Option<&CaptureInfo>),
+    ) -> Result<Option<Arc<Event>>> {
+        *tables = prepared.tables.take();
+        let (bound, order) = (&call.bound, order(&call.bound));
+        match capture {
+            Some(info) => self.captured.follow(info, order, stream)?,
+            None => self.follow_last(bound, stream)?,
+        }
+        let send = bound.send.addr() as u64;
+        if let Some((aside, bytes)) = prepared.aside {
+            // SAFETY: the input has so many bytes by the call's contract; the copy belongs to calls that run one after
+            // the other, of which this is the last.
+            unsafe { ccl_cuda::copy(stream, aside, send, bytes) }.map_err(failed)?;
+        }
+        let args = self.args(call, &prepared, tables.as_ref());
+        let launch = Launch {
+            grid: [prepared.blocks, 1, 1],
+            block: [block_threads(self.opened.worker_threads), 1, 1],
+            shared_bytes: SHARED_BYTES,
+            attributes: &[],
+        };
+        // SAFETY: the interpreter takes one `LaunchArgs`. What it points to lives as long as this engine, which ends
+        // all kernels before it frees anything; user memory is valid until the call is complete by its contract.
+        unsafe { launch.run(&prepared.kernel.function, stream, &args) }.map_err(failed)?;
+        if let Some(info) = capture {
+            self.captured.passed(info, order, stream, &self.opened)?;
+            self.captured.keep(info, tables.take())?;
+            return Ok(None);
+        }
+        let event = self.event()?;
+        event.record(stream).map_err(failed)?;
+        self.last.insert(order, (place(stream), Arc::clone(&event)));
+        Ok(Some(event))
+    }
+
+    fn args(&self, call: &Call, prepared: &Prepared, tables: Option<&PinnedMemory>) -> LaunchArgs {
+        let Call { bound, decision, .. } = call;
+        let purpose = if is_message(bound) { Purpose::Messages } else { Purpose::Collectives };
+        LaunchArgs {
+            comm: self.comms[purpose as usize].address()
+                + (prepared.protocol as usize * size_of::<DeviceComm>()) as u64,
+            plan: prepared.plan,
+            input: prepared.aside.map_or(bound.send.addr() as u64, |(aside, _)| aside),
+            output: bound.recv.addr() as u64,
+            count: bound.count as u64,
+            chunk_count: decision.chunk_count as u64,
+            grain_count: decision.grain_count as u64,
+            scalar_bits: bound.reduce.scalar().to_bits(),
+            tables: tables.map_or(0, PinnedMemory::device_address),
+            root: bound.root.0,
+            tag: call.tag,
+            channels: u32::from(decision.channels),
+            element_bytes: bound.dtype.size_bytes() as u32,
+            flags: finish_flags(bound.reduce.op()) | if prepared.lends { LaunchArgs::LENDS } else { 0 },
+            reserved: 0,
+        }
+    }
+
+    /// Memory for the input of a call that would overwrite what it has not sent yet.
+    fn aside(&mut self, bytes: usize) -> Result<(u64, usize)> {
+        if self.aside.last().is_none_or(|memory| memory.bytes() < bytes) {
+            self.aside.push(self.opened.memory(bytes.next_power_of_two())?);
+        }
+        Ok((self.aside.last().map_or(0, DeviceMemory::address), bytes))
+    }
+
+    /// Lets the call wait for the one before it of its order, if that is on another stream.
+    fn follow_last(&self, bound: &Bound, stream: &Stream) -> Result<()> {
+        match self.last.get(&order(bound)) {
+            Some((last, event)) if *last != place(stream) => stream.wait(event).map_err(failed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets this thread do for a captured call what would break its capture.
+    pub(super) fn relaxed(&self, target: &Target) -> Result<Option<RelaxedCapture>> {
+        let enter = || RelaxedCapture::enter(self.opened.context.driver()).map_err(failed);
+        target.capture.as_ref().map(|_| enter()).transpose()
+    }
+
+    /// Where the program is on the device. Makes its edges when it is first seen.
+    fn upload(
+        &mut self,
+        program: &Arc<Checked>,
+        channels: u16,
+        (purpose, root): (Purpose, Rank),
+        fabric: &mut Fabric,
+    ) -> Result<u64> {
+        let key = Arc::as_ptr(program).addr();
+        if let Some(known) = self.programs.get(&key).filter(|known| known.channels >= channels) {
+            return Ok(known.memory.address());
+        }
+        let device = (&self.opened, &*self.own_stream);
+        for of in edges(program, self.n, self.me, root, None) {
+            for channel in (0..channels).map(Channel) {
+                self.edges.ensure((purpose, of, channel), &self.peers, device, fabric)?;
+            }
+        }
+        if let Some(known) = self.programs.get_mut(&key) {
+            known.channels = channels;
+            return Ok(known.memory.address());
+        }
+        let memory = self.opened.memory(plan_image(program, None, 0).len())?;
+        let address = memory.address();
+        let image = plan_image(program, None, address);
+        // Kept also if it cannot be written: freeing it would wait for kernels that may wait for this rank.
+        let kept =
+            self.programs.entry(key).or_insert(Program { _checked: Arc::clone(program), memory, channels });
+        kept.memory.write(0, &image, &self.own_stream).map_err(failed)?;
+        Ok(address)
+    }
+
+    /// Makes room for scratch. Kernels under way keep what they have.
+    fn reserve(&mut self, bytes: usize) -> Result<()> {
+        if self.scratch.last().map_or(0, DeviceMemory::bytes) >= bytes {
+            return Ok(());
+        }
+        self.scratch.push(self.opened.memory(bytes.next_power_of_two())?);
+        self.write_comms()
+    }
+
+    /// Tells kernels where things are.
+    pub(super) fn write_comms(&mut self) -> Result<()> {
+        for purpose in [Purpose::Collectives, Purpose::Messages] {
+            let comms = Protocol::ALL.map(|protocol| DeviceComm {
+                rank: self.me.0,
+                n: self.n,
+                edges: self.edges.table_address(protocol),
+                edge_index: self.edges.index_address(purpose),
+                channels: u32::from(self.edges.view.channels),
+                tags: u32::from(purpose.tags()),
+                abort: self.signals.abort_address(),
+                error: self.signals.error_address(),
+                barriers: self.barriers.address(),
+                scratch: self.scratch.last().map_or(0, DeviceMemory::address),
+                scratch_bytes: self.scratch.last().map_or(0, DeviceMemory::bytes) as u64,
+                ..DeviceComm::default()
+            });
+            let bytes: Vec<u8> = comms.iter().flat_map(bytes_of).copied().collect();
+            self.comms[purpose as usize].write(0, &bytes, &self.own_stream).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// The protocol that a call's edges follow.
+    pub(crate) fn protocol(&self, collective: Collective, dtype: Dtype, count: usize) -> Protocol {
+        protocol::of((collective, dtype, count), self.n, self.opened.protocols.as_ref(), self.peers.ways)
+    }
+
+    /// The stream of calls on host memory, and of messages beside others.
+    pub(super) fn stream_of(&mut self, bound: &Bound) -> Result<Arc<Stream>> {
+        let order = order(bound);
+        if let Some(stream) = self.streams.get(&order) {
+            return Ok(Arc::clone(stream));
+        }
+        let stream = Arc::new(Stream::new(&self.opened.context, 0).map_err(failed)?);
+        self.streams.insert(order, Arc::clone(&stream));
+        Ok(stream)
+    }
+
+    /// An event that nobody uses.
+    pub(super) fn event(&mut self) -> Result<Arc<Event>> {
+        let free = self.spare_events.iter().position(|event| Arc::strong_count(event) == 1);
+        match free {
+            Some(index) => Ok(self.spare_events.swap_remove(index)),
+            None => Event::new(&self.opened.context, EventKind::Order).map(Arc::new).map_err(failed),
+        }
+    }
+
+    /// Refuses memory that the device cannot reach.
+    pub(super) fn check_address(&self, address: u64) -> Result<()> {
+        if address == 0 {
+            return Ok(());
+        }
+        let facts = ccl_cuda::PointerFacts::of(self.opened.context.driver(), address).map_err(failed)?;
+        if facts.device_address != 0 {
+            return Ok(());
+        }
+        Err(Error::usage(
+            format!(
+                "expected memory of device {} or pinned host memory, found {address:#x}, which the driver does not know",
+                self.ordinal()
+            ),
+            "give device memory, pin host memory, or make the call with host slices, which are copied",
+        ))
+    }
+}
+
+/// Tells streams apart. The per-thread default stream is another one on every thread, by the same handle.
+pub(super) type StreamPlace = (usize, Option<ThreadId>);
+
+fn place(stream: &Stream) -> StreamPlace {
+    let handle = stream.raw().addr();
+    (handle, (handle == PER_THREAD).then(|| std::thread::current().id()))
+}
+
+/// The driver's handle of the per-thread default stream.
+const PER_THREAD: usize = 2;

@@ -1,0 +1,170 @@
+//! Device memory that calls lend to the ranks that reach it, instead of copying it to slots.
+//!
+//! A sender decides alone: it writes into each slot where the payload lies, or that it is in the slot. The kernel ends
+//! when all readers are done. Memory that was not registered is never lent, since a driver may have made it so that other
+//! devices do not reach it; a graph's calls are looked at when they are captured.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use ccl_cuda::{DeviceMemory, PointerFacts, PointerKind};
+
+use super::peers::{Link, Peers};
+use super::{DeviceBuffer, Opened, failed};
+use crate::error::{Error, Result};
+
+/// Device memory that a communicator's calls may lend, made by
+/// [`Communicator::register_buffer`](crate::Communicator::register_buffer). Dropping it ends that for later calls and never
+/// blocks.
+#[derive(Debug)]
+pub struct Registration {
+    lent: Arc<Lendable>,
+    refusal: Option<String>,
+}
+
+/// A range of device memory.
+#[derive(Debug)]
+pub(super) struct Lendable {
+    start: u64,
+    bytes: u64,
+    calls: AtomicU64,
+    /// A buffer of our own stays as long as it may be lent.
+    _memory: Option<Arc<DeviceMemory>>,
+}
+
+/// What a rank may lend.
+#[derive(Default)]
+pub(super) struct Lending {
+    known: Vec<Weak<Lendable>>,
+}
+
+impl Registration {
+    /// Why nothing of this memory is lent; `None` if it is. Calls work all the same.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
+    /// How many calls have lent from this memory so far. A captured call counts when it is captured.
+    pub fn calls(&self) -> u64 {
+        self.lent.calls.load(Ordering::Relaxed)
+    }
+}
+
+impl Lending {
+    /// Registers a buffer of our own.
+    pub(super) fn buffer(
+        &mut self,
+        buffer: &DeviceBuffer,
+        opened: &Opened,
+        peers: &Peers,
+    ) -> Result<Registration> {
+        let range = (buffer.address(), buffer.len());
+        self.range(range, Some(buffer.memory()), opened, peers)
+    }
+
+    /// Registers a range that the driver knows.
+    ///
+    /// # Errors
+    ///
+    /// It does not, or not as one piece; its own.
+    pub(super) fn range(
+        &mut self,
+        (start, bytes): (u64, usize),
+        memory: Option<Arc<DeviceMemory>>,
+        opened: &Opened,
+        peers: &Peers,
+    ) -> Result<Registration> {
+        let facts = PointerFacts::of(opened.context.driver(), start).map_err(failed)?;
+        let ends_inside =
+            facts.base != 0 && (start - facts.base).saturating_add(bytes as u64) <= facts.bytes as u64;
+        if facts.kind == PointerKind::Unknown || !ends_inside {
+            return Err(Error::usage(
+                format!("expected memory of one allocation, found {bytes} bytes at {start:#x}"),
+                "register device memory, or pinned host memory, and no more than was allocated at once",
+            ));
+        }
+        let refusal = peers.why_nothing_is_lent(opened).or_else(|| why_not(&facts, opened, peers));
+        let calls = AtomicU64::new(0);
+        let lent = Arc::new(Lendable { start, bytes: bytes as u64, calls, _memory: memory });
+        self.known.retain(|known| known.strong_count() > 0);
+        if refusal.is_none() {
+            self.known.push(Arc::downgrade(&lent));
+        }
+        Ok(Registration { lent, refusal })
+    }
+
+    /// Whether a call with these buffers may lend: both lie in registered memory, or a graph's call in memory that can be.
+    pub(super) fn may(
+        &self,
+        buffers: [(u64, usize); 2],
+        is_captured: bool,
+        opened: &Opened,
+        peers: &Peers,
+    ) -> bool {
+        if self.known.is_empty() && !is_captured || peers.why_nothing_is_lent(opened).is_some() {
+            return false;
+        }
+        let found = buffers.map(|(start, bytes)| self.find(start, bytes));
+        let lends = buffers.iter().zip(&found).all(|((start, bytes), found)| {
+            *bytes == 0 || found.is_some() || is_captured && reaches((*start, *bytes), opened, peers)
+        });
+        if lends {
+            let mut found: Vec<_> = found.into_iter().flatten().collect();
+            found.dedup_by(|one, other| Arc::ptr_eq(one, other));
+            found.iter().for_each(|lent| _ = lent.calls.fetch_add(1, Ordering::Relaxed));
+        }
+        lends
+    }
+
+    fn find(&self, start: u64, bytes: usize) -> Option<Arc<Lendable>> {
+        let holds = |lent: &Arc<Lendable>| {
+            let offset = start.checked_sub(lent.start);
+            offset.is_some_and(|offset| offset.saturating_add(bytes as u64) <= lent.bytes)
+        };
+        self.known.iter().filter_map(Weak::upgrade).find(holds)
+    }
+}
+
+/// Whether the peers that borrow reach memory that nobody has registered.
+fn reaches((start, bytes): (u64, usize), opened: &Opened, peers: &Peers) -> bool {
+    let Ok(facts) = PointerFacts::of(opened.context.driver(), start) else { return false };
+    let is_whole = facts.base != 0 && (start - facts.base).saturating_add(bytes as u64) <= facts.bytes as u64;
+    is_whole && why_not(&facts, opened, peers).is_none()
+}
+
+/// Why memory of this kind is not lent.
+fn why_not(facts: &PointerFacts, opened: &Opened, peers: &Peers) -> Option<String> {
+    let device = opened.context.device().ordinal();
+    match facts.kind {
+        PointerKind::Host => None,
+        PointerKind::Device if facts.device != Some(device) => Some(format!(
+            "it is memory of device {}, and the rank works on device {device}",
+            facts.device.unwrap_or(-1)
+        )),
+        // What else there is, such as memory of pools, only its own device reaches for certain.
+        PointerKind::Device if !facts.ipc_capable && !peers.is_one_device => {
+            Some("other devices may not reach it: it was not allocated by cuMemAlloc".to_owned())
+        }
+        PointerKind::Device => None,
+        _ => Some("it is neither a device's memory nor pinned".to_owned()),
+    }
+}
+
+impl Peers {
+    /// Why this rank lends nothing to anybody; `None` if it lends to some.
+    pub(super) fn why_nothing_is_lent(&self, opened: &Opened) -> Option<String> {
+        if opened.lends_nothing {
+            return Some("CCL_DIRECT_BYTES is 0".to_owned());
+        }
+        let borrows = |link: &&Link| matches!(link, Link::Direct { borrows: true, .. });
+        if self.links.iter().filter(borrows).count() > 1 || self.links.len() == 1 {
+            return None;
+        }
+        let reason = self.links.iter().find_map(|link| match link {
+            Link::Proxied(reason) => Some(reason.clone()),
+            Link::Direct { borrows: false, .. } => Some("the other ranks are other processes".to_owned()),
+            Link::Direct { .. } => None,
+        });
+        reason.or_else(|| Some("there is no other rank".to_owned()))
+    }
+}

@@ -1,0 +1,128 @@
+//! Whether slots are better filled through the caches or around them.
+//!
+//! Who fills a slot takes its lines from the cache of the core that emptied it last, and that core takes them back to
+//! read. Between cores that share a cache this is the fastest way. Between others a line at a time crosses the machine, twice,
+//! at a tenth of the speed, and stores that go around the caches (non-temporal ones) are the faster way. No table tells cores
+//! apart in a virtual machine, whose processors move; but how long it takes to fill a slot does.
+
+use std::time::{Duration, Instant};
+
+/// How the next slot is filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Filling {
+    /// Through the caches.
+    Cached,
+    /// The same, and the edge is told how long it took.
+    Timed,
+    /// With stores that go around them.
+    Streaming,
+}
+
+/// What one end of an edge knows of how fast its slots are filled.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Slots filled, or about to be.
+    turn: u32,
+    /// Timed ones in a row that took long.
+    slow: u32,
+    /// Since when slots are filled around the caches, or the last look at the other way.
+    streams: Option<Instant>,
+    /// How long until the next look.
+    pause: Duration,
+}
+
+impl Pace {
+    pub(super) const fn new() -> Pace {
+        Pace { turn: 0, slow: 0, streams: None, pause: FIRST_PAUSE }
+    }
+
+    /// How to fill the next slot; `timely`: with nothing but a copy of the rank's own, whose time says something.
+    #[inline]
+    pub(super) fn filling(&mut self, timely: bool, now: impl FnOnce() -> Instant) -> Filling {
+        if !timely {
+            return if self.streams.is_some() { Filling::Streaming } else { Filling::Cached };
+        }
+        self.turn = self.turn.checked_add(1).unwrap_or(FRESH);
+        match self.streams {
+            None if self.turn < FRESH => Filling::Cached,
+            None if self.turn.is_multiple_of(TIMED) => Filling::Timed,
+            None => Filling::Cached,
+            Some(since) if now() - since >= self.pause => Filling::Timed,
+            Some(_) => Filling::Streaming,
+        }
+    }
+
+    /// A timed slot of `bytes` took so long.
+    pub(super) fn took(&mut self, bytes: usize, elapsed: Duration, now: Instant) {
+        let slow = (bytes as u128) < elapsed.as_nanos() * SLOW_BYTES_PER_NS;
+        match (self.streams, slow) {
+            (None, false) => self.slow = 0,
+            // A rank that was interrupted takes long, too, but not so often.
+            (None, true) if self.slow + 1 < MOST_SLOW => self.slow += 1,
+            (None, true) => (self.slow, self.streams) = (0, Some(now)),
+            (Some(_), false) => (self.streams, self.pause) = (None, FIRST_PAUSE),
+            (Some(_), true) => {
+                self.streams = Some(now);
+                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+/// So many first slots are not timed: memory that is touched for the first time is slow everywhere.
+const FRESH: u32 = 64;
+/// One slot of so many is timed.
+const TIMED: u32 = 4;
+/// So many timed slots in a row that took long.
+const MOST_SLOW: u32 = 3;
+/// Cores that share a cache fill slots at 8 GB/s and more, also out of memory; cores far apart at 1 to 3 (ADR 0055).
+const SLOW_BYTES_PER_NS: u128 = 4;
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fills slots of 8 KiB for so long; the share that went around the caches.
+    fn run(pace: &mut Pace, clock: &mut Instant, cached_ns: u64, span: Duration) -> f64 {
+        let (end, mut slots, mut streamed) = (*clock + span, 0u32, 0u32);
+        while *clock < end {
+            let cached = Duration::from_nanos(cached_ns);
+            slots += 1;
+            match pace.filling(true, || *clock) {
+                Filling::Cached => *clock += cached,
+                Filling::Timed => {
+                    *clock += cached;
+                    pace.took(8192, cached, *clock);
+                }
+                Filling::Streaming => {
+                    *clock += Duration::from_nanos(800);
+                    streamed += 1;
+                }
+            }
+        }
+        f64::from(streamed) / f64::from(slots)
+    }
+
+    #[test]
+    fn cores_far_apart_are_noticed_and_so_is_their_return() {
+        let (mut pace, mut clock) = (Pace::new(), Instant::now());
+        let (near, far) = (600, 8000);
+        assert_eq!(run(&mut pace, &mut clock, near, Duration::from_millis(50)), 0.0);
+        assert!(run(&mut pace, &mut clock, far, Duration::from_millis(500)) > 0.999);
+        run(&mut pace, &mut clock, near, LONGEST_PAUSE);
+        assert_eq!(run(&mut pace, &mut clock, near, Duration::from_millis(50)), 0.0);
+    }
+
+    #[test]
+    fn an_interruption_changes_nothing() {
+        let (mut pace, clock) = (Pace::new(), Instant::now());
+        for turn in 0..1000u64 {
+            let took = if turn % 3 == 0 { 1_000_000 } else { 600 };
+            pace.took(8192, Duration::from_nanos(took), clock);
+            assert_ne!(pace.filling(true, || clock), Filling::Streaming);
+            assert_eq!(pace.filling(false, || clock), Filling::Cached);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! `--memory device`: buffers on the rank's device, calls on a stream, and graphs of calls.
+//!
+//! Areas stay the host's picture of what the device holds: filled before a call and copied there, copied back and
+//! checked after it. Between the two nothing is copied.
+
+#![allow(unsafe_code)]
+
+use ccl::config::Config;
+use ccl::{Addresses, Communicator, Error, Fault, ReduceOp, Request, Result, Stream};
+use ccl_cuda::{CaptureMode, Context, DeviceMemory, Driver, Event, EventKind, GraphExec};
+
+use super::area::{Area, GUARD_BYTES};
+use super::call::Lane;
+
+/// A rank's device, with the streams that its calls are put on.
+pub(crate) struct Device {
+    // Streams that lead to others go first.
+    stream: Stream,
+    beside: Stream,
+    queue: ccl_cuda::Stream,
+    queue_beside: ccl_cuda::Stream,
+    forked: Event,
+    joined: Event,
+    context: Context,
+}
+
+/// What a lane's areas have on the device.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    send: DeviceMemory,
+    recv: DeviceMemory,
+}
+
+/// Calls that were captured.
+pub(crate) struct Graph {
+    exec: GraphExec,
+}
+
+impl Device {
+    /// The device of this rank; nothing if it works on host memory beside others that do not.
+    ///
+    /// # Errors
+    ///
+    /// No rank works on a device; the driver's.
+    pub(crate) fn of(comm: &Communicator) -> Result<Option<Device>> {
+        let mut on_devices = [0_u64];
+        comm.all_reduce(&[u64::from(comm.device().is_some())], &mut on_devices, ReduceOp::Sum)?;
+        if on_devices == [0] {
+            return Err(Error::usage(
+                format!("expected ranks that work on devices, found {} on host memory", comm.size()),
+                "give --device cuda or --device cuda:K, or set CCL_DEVICE",
+            ));
+        }
+        comm.device().map(Device::numbered).transpose()
+    }
+
+    fn numbered(ordinal: u32) -> Result<Device> {
+        let config = Config::builder().process()?.build()?;
+        let library = config.find("CCL_CUDA_LIBRARY").map(|found| found.value.clone());
+        let library = library.filter(|path| !path.is_empty()).map(std::path::PathBuf::from);
+        let driver = Driver::load(library.as_deref()).map_err(|absent| {
+            let advice = "see `ccl doctor`";
+            Error::new(Fault::Device, format!("expected a driver, found none: {absent}"), advice)
+        })?;
+        let devices = driver.devices().map_err(failed)?;
+        let device = devices.get(ordinal as usize).ok_or_else(|| {
+            let cause = format!("expected a device below {}, found {ordinal}", devices.len());
+            Error::usage(cause, "look at CUDA_VISIBLE_DEVICES")
+        })?;
+        let context = Context::primary(device).map_err(failed)?;
+        let new = || ccl_cuda::Stream::new(&context, 0).map_err(failed);
+        let (queue, queue_beside) = (new()?, new()?);
+        // SAFETY: the value keeps both streams, and drops what leads to them before them.
+        let lead = |queue: &ccl_cuda::Stream| unsafe { Stream::cuda(&config, ordinal, queue.raw()) };
+        let event = || Event::new(&context, EventKind::Order).map_err(failed);
+        Ok(Device {
+            stream: lead(&queue)?,
+            beside: lead(&queue_beside)?,
+            forked: event()?,
+            joined: event()?,
+            queue,
+            queue_beside,
+            context,
+        })
+    }
+
+    /// Gives a lane memory for areas of up to so many bytes, once for all calls: freeing waits for the whole device, and
+    /// so for ranks that share it and wait for this one.
+    pub(crate) fn reserve(&self, lane: &mut Lane, bytes: usize) -> Result<()> {
+        let room = || DeviceMemory::new(&self.context, bytes + GUARD_BYTES).map_err(failed);
+        lane.mirror = Some(Mirror { send: room()?, recv: room()? });
+        Ok(())
+    }
+
+    /// Copies a lane's areas to the device.
+    pub(crate) fn bring(&self, lane: &mut Lane) -> Result<()> {
+        let (send, recv) = (lane.send.guarded(), lane.recv.guarded());
+        let Some(mirror) = &lane.mirror else { return Ok(()) };
+        mirror.send.write(0, send, &self.queue).map_err(failed)?;
+        mirror.recv.write(0, recv, &self.queue).map_err(failed)
+    }
+
+    /// Copies them back.
+    pub(crate) fn take_back(&self, lane: &mut Lane) -> Result<()> {
+        let Some(mirror) = &lane.mirror else { return Ok(()) };
+        let copy = |memory: &DeviceMemory, area: &mut Area| memory.read(0, area.guarded_mut(), &self.queue);
+        copy(&mirror.send, &mut lane.send).map_err(failed)?;
+        copy(&mirror.recv, &mut lane.recv).map_err(failed)
+    }
+
+    /// Puts a call on the stream. `at` are byte offsets into the lane's send area and into the area that takes the
+    /// result; which one that is, `in_place` says.
+    pub(crate) fn put(&self, comm: &Communicator, request: Request<'_>, at: At<'_>) -> Result<()> {
+        self.put_on(&self.stream, comm, request, at)
+    }
+
+    /// The same, beside what else is put between [`Device::fork`] and [`Device::join`].
+    pub(crate) fn put_beside(&self, comm: &Communicator, request: Request<'_>, at: At<'_>) -> Result<()> {
+        self.put_on(&self.beside, comm, request, at)
+    }
+
+    fn put_on(&self, stream: &Stream, comm: &Communicator, request: Request<'_>, at: At<'_>) -> Result<()> {
+        let (send, recv) = (at.mirror.send.address(), at.mirror.recv.address());
+        let recv = if at.in_place { send } else { recv };
+        let (send, recv) =
+            ((send + at.send_bytes as u64) as *const u8, (recv + at.recv_bytes as u64) as *mut u8);
+        // SAFETY: the mirror is as long as the areas, which are as long as the call needs. It lives as long as its lane,
+        // which is dropped after `wait`, and nobody else uses it.
+        unsafe { comm.enqueue(request, Addresses::new(send, recv), stream) }
+    }
+
+    /// What is put beside from here on waits for what was put before.
+    pub(crate) fn fork(&self) -> Result<()> {
+        let forked = self.forked.record(&self.queue);
+        forked.and_then(|()| self.queue_beside.wait(&self.forked)).map_err(failed)
+    }
+
+    /// What is put from here on waits for what was put beside.
+    pub(crate) fn join(&self) -> Result<()> {
+        let joined = self.joined.record(&self.queue_beside);
+        joined.and_then(|()| self.queue.wait(&self.joined)).map_err(failed)
+    }
+
+    /// Waits for everything that was put.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.stream.synchronize()?;
+        self.beside.synchronize()
+    }
+
+    /// Takes what `put` puts into a graph, in place of running it.
+    pub(crate) fn capture(&self, put: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        self.wait()?;
+        self.queue.begin_capture(CaptureMode::ThreadLocal).map_err(failed)?;
+        let put = put();
+        let graph = self.queue.end_capture().map_err(failed);
+        put?;
+        let mut exec = graph?.instantiate().map_err(failed)?;
+        exec.upload(&self.queue).map_err(failed)?;
+        Ok(Graph { exec })
+    }
+
+    /// Puts a replay on the stream.
+    pub(crate) fn replay(&self, graph: &mut Graph) -> Result<()> {
+        // SAFETY: the lanes that were captured keep their memory until the graph is gone.
+        unsafe { graph.exec.launch(&self.queue) }.map_err(failed)
+    }
+}
+
+/// Where a call's data lies.
+#[derive(Clone, Copy)]
+pub(crate) struct At<'a> {
+    /// The lane's memory.
+    pub(crate) mirror: &'a Mirror,
+    /// Where the input begins in the send area.
+    pub(crate) send_bytes: usize,
+    /// Where the result begins.
+    pub(crate) recv_bytes: usize,
+    /// Whether the result lies in the send area.
+    pub(crate) in_place: bool,
+}
+
+fn failed(error: ccl_cuda::Error) -> Error {
+    Error::new(Fault::Device, error.to_string(), "see `ccl doctor` for what this device and driver can do")
+}

@@ -1,0 +1,189 @@
+//! What a compiler and a disassembler say about a kernel, and what is wrong with that.
+
+use std::fmt;
+
+/// A kernel for one machine.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Kernel {
+    /// Such as `ccl_interpret_f32_sum_ll`.
+    pub(crate) name: String,
+    /// The capability: 90 is 9.0.
+    pub(crate) machine: u32,
+    /// Of a thread.
+    pub(crate) registers: u32,
+    /// Bytes of the stack frames of the kernel and of all functions that it calls.
+    pub(crate) stack_bytes: u32,
+    /// Bytes that they store and load because registers did not suffice.
+    pub(crate) spilled_bytes: u32,
+    /// What the assembler took.
+    pub(crate) compile_ms: f64,
+    /// The instructions, without operands.
+    pub(crate) instructions: Vec<String>,
+}
+
+impl Kernel {
+    /// Instructions of this name, or of this name and more after a point.
+    fn count(&self, name: &str) -> usize {
+        let is = |found: &&String| {
+            found.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.instructions.iter().filter(is).count()
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Kernel { name, machine, registers, stack_bytes, spilled_bytes, compile_ms, .. } = self;
+        write!(
+            f,
+            "{name} sm_{machine}: {registers} registers, stack {stack_bytes} B, spilled {spilled_bytes} B, "
+        )?;
+        write!(f, "{} instructions, assembled in {compile_ms:.0} ms", self.instructions.len())
+    }
+}
+
+/// The kernels of one file, by what `ptxas -v` and `nvdisasm -c` said.
+pub(crate) fn kernels(machine: u32, log: &str, assembly: &str) -> Vec<Kernel> {
+    let mut kernels: Vec<Kernel> = Vec::new();
+    for line in log.lines() {
+        if let Some(name) = between(line, "Compiling entry function '", "'") {
+            kernels.push(Kernel { name: name.to_owned(), machine, ..Kernel::default() });
+        }
+        let Some(kernel) = kernels.last_mut() else { continue };
+        kernel.stack_bytes += number_before(line, " bytes stack frame").unwrap_or(0);
+        kernel.spilled_bytes += number_before(line, " bytes spill stores").unwrap_or(0);
+        kernel.spilled_bytes += number_before(line, " bytes spill loads").unwrap_or(0);
+        kernel.registers = kernel.registers.max(number_before(line, " registers").unwrap_or(0));
+        kernel.compile_ms +=
+            between(line, "Compile time = ", " ms").and_then(|ms| ms.parse().ok()).unwrap_or(0.0);
+    }
+    for kernel in &mut kernels {
+        kernel.instructions = instructions(assembly, &kernel.name);
+    }
+    kernels
+}
+
+/// The names of the instructions in a kernel's section, which the functions that it calls share.
+fn instructions(assembly: &str, kernel: &str) -> Vec<String> {
+    let section = format!(".text.{kernel}:");
+    let lines = assembly.lines().skip_while(|line| line.trim() != section).skip(1);
+    let lines = lines.take_while(|line| !line.starts_with(".text."));
+    lines.filter_map(instruction).map(str::to_owned).collect()
+}
+
+/// Of a line such as `  /*0a40*/   @!P4 LDG.E.128 R40, desc[UR6][R80.64] ;`.
+fn instruction(line: &str) -> Option<&str> {
+    let (offset, text) = line.trim_start().strip_prefix("/*")?.split_once("*/")?;
+    u32::from_str_radix(offset, 16).ok()?;
+    text.split_whitespace().find(|word| !word.starts_with('@')).map(|word| word.trim_end_matches(';'))
+}
+
+/// What is wrong with a kernel of a common dtype, in words.
+pub(crate) fn objections(kernel: &Kernel) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut object = |fault: bool, text: String| {
+        if fault {
+            found.push(format!("{} for sm_{}: {text}", kernel.name, kernel.machine));
+        }
+    };
+    object(kernel.registers == 0, "the assembler's log does not say how many registers it has".to_owned());
+    object(kernel.instructions.is_empty(), "the disassembly does not have it".to_owned());
+    object(
+        kernel.registers > MOST_REGISTERS,
+        format!("{} registers; at most {MOST_REGISTERS} leave room for a block", kernel.registers),
+    );
+    object(
+        kernel.spilled_bytes > 0,
+        format!("it spills {} bytes; shorten what lives across calls", kernel.spilled_bytes),
+    );
+    let local = kernel.count("LDL") + kernel.count("STL");
+    object(
+        kernel.stack_bytes > 0 || local > 0,
+        format!("{local} accesses of local memory, a stack of {} bytes; expected none", kernel.stack_bytes),
+    );
+    let moves = MOVES.iter().filter(|(protocol, ..)| kernel.name.ends_with(&format!("_{protocol}")));
+    for (_, instruction, least) in moves {
+        let count = kernel.count(instruction);
+        object(count < *least, format!("{count} 16-byte accesses {instruction}; expected at least {least}"));
+    }
+    found
+}
+
+fn between<'a>(line: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    line.split_once(before)?.1.split_once(after).map(|(inner, _)| inner)
+}
+
+fn number_before(line: &str, unit: &str) -> Option<u32> {
+    line.split_once(unit)?.0.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// 544 threads are 17 warps, so one quarter of a multiprocessor has 5, and its 16,384 registers are 102 for each thread:
+/// 96, since they come by eights.
+const MOST_REGISTERS: u32 = 96;
+
+/// How a protocol moves what it moves most, and how often that must stand in its kernel: four loads under way for simple.
+const MOVES: [(&str, &str, usize); 6] = [
+    ("simple", "LDG.E.128", 4),
+    ("simple", "STG.E.128", 4),
+    ("ll", "LDG.E.128.STRONG", 1),
+    ("ll", "STG.E.128.STRONG", 1),
+    ("ll128", "LDG.E.128.STRONG", 1),
+    ("ll128", "STG.E.128.STRONG", 1),
+];
+
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'ccl_interpret_f32_sum_ll' for 'sm_90'
+ptxas info    : Function properties for ccl_interpret_f32_sum_ll
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 56 registers, used 1 barriers
+ptxas info    : Compile time = 492.331 ms
+ptxas info    : Function properties for a_leaf
+    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+";
+    const ASSEMBLY: &str = "
+.text.ccl_interpret_f32_sum_ll128:
+        /*0000*/                   LDL R1, [R2] ;
+.text.ccl_interpret_f32_sum_ll:
+        /*0000*/                   LDC R1, c[0x0][0x37c] ;
+.L_x_1:
+        /*bc40*/               @P0 LDG.E.128.STRONG.SYS R16, desc[UR12][R10.64] ;
+        /*bc50*/              @!P4 STG.E.128.STRONG.SYS desc[UR12][R10.64], R4 ;
+        /*bc60*/                   EXIT;
+.text.ccl_interpret_f32_sum_simple:
+        /*0000*/                   STL [R1], R2 ;
+";
+
+    #[test]
+    fn what_the_assembler_and_the_disassembler_say_is_understood() {
+        let kernels = kernels(90, LOG, ASSEMBLY);
+        let [kernel] = &kernels[..] else { panic!("{kernels:?}") };
+        assert_eq!((kernel.registers, kernel.stack_bytes, kernel.spilled_bytes), (56, 8, 16));
+        assert_eq!(kernel.instructions, ["LDC", "LDG.E.128.STRONG.SYS", "STG.E.128.STRONG.SYS", "EXIT"]);
+        assert_eq!((kernel.count("LDG.E.128"), kernel.count("LDG.E.12"), kernel.count("LDL")), (1, 0, 0));
+    }
+
+    #[test]
+    fn every_fault_is_named() {
+        let [spills] = &kernels(90, LOG, ASSEMBLY)[..] else { panic!("one kernel") };
+        let good = Kernel { stack_bytes: 0, spilled_bytes: 0, ..spills.clone() };
+        assert_eq!(objections(&good), Vec::<String>::new());
+        let with = |instructions: &[&str]| instructions.iter().map(|&name| name.to_owned()).collect();
+        let faults = [
+            (spills.clone(), "spills 16 bytes"),
+            (Kernel { stack_bytes: 8, ..good.clone() }, "local memory"),
+            (Kernel { registers: 97, ..good.clone() }, "97 registers"),
+            (Kernel { registers: 0, ..good.clone() }, "does not say"),
+            (Kernel { instructions: Vec::new(), ..good.clone() }, "does not have it"),
+            (Kernel { instructions: with(&["LDG.E.128", "STG.E.128"]), ..good.clone() }, "LDG.E.128.STRONG"),
+            (Kernel { instructions: with(&["LDL.LU"]), ..good }, "1 accesses of local memory"),
+        ];
+        for (kernel, text) in faults {
+            let objections = objections(&kernel);
+            assert!(objections.iter().any(|found| found.contains(text)), "{text}: {objections:?}");
+        }
+    }
+}

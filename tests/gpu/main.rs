@@ -1,0 +1,146 @@
+//! `tests/gpu/run` without a device: every step runs, smaller, or says why it does not; what is wrong is seen.
+
+#![allow(clippy::unwrap_used)]
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use ccl_tests::{program, skip};
+use serde_json::Value;
+
+/// The suite's programs in a folder of their own; nothing where there is no Python.
+fn folder(test: &str) -> Option<PathBuf> {
+    if !program::installed("python3") {
+        skip(test, "no python3");
+        return None;
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    std::fs::create_dir_all(&folder).unwrap();
+    for binary in program::gpu_suite() {
+        let link = folder.join(binary.file_name().unwrap());
+        let _ = std::fs::remove_file(&link);
+        symlink(&binary, &link).unwrap();
+    }
+    Some(folder)
+}
+
+/// A dry run with these programs: what it said, and its report.
+fn run(folder: &Path, variables: &[(&str, &str)], arguments: &[&str]) -> (Output, Value) {
+    let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/gpu/run");
+    let kernels = concat!(env!("CARGO_MANIFEST_DIR"), "/../kernels/cuda/interpret.cu");
+    let report = folder.join("gpu.json");
+    let _ = std::fs::remove_file(&report);
+    let mut command = program::command(120, "python3");
+    command.args([suite, "--dry", "--image", kernels, "--driver"]).arg(program::fake_driver());
+    command.arg("--bin").arg(folder).args(arguments).envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    let text = std::fs::read_to_string(&report).unwrap_or_else(|_| panic!("{}", program::both(&output)));
+    (output, serde_json::from_str(&text).unwrap())
+}
+
+fn dry(test: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Option<(Output, Value)> {
+    folder(test).map(|folder| run(&folder, variables, arguments))
+}
+
+/// Steps with this status, by name.
+fn with(report: &Value, status: &str) -> Vec<String> {
+    let steps = report["steps"].as_array().unwrap().iter();
+    let those = steps.filter(|step| step["status"] == status);
+    those.map(|step| step["step"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_step_runs_or_says_why_not() {
+    let Some((output, report)) = dry("every_step_runs_or_says_why_not", &[], &[]) else { return };
+    let said = program::both(&output);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(report["passed"], true, "{said}");
+    assert!(with(&report, "passed").len() >= 16, "{said}");
+    assert!(report["figures"].as_array().unwrap().len() >= 35, "{said}");
+    for step in report["steps"].as_array().unwrap() {
+        if step["status"] == "not run" {
+            let why = step["why"].as_str().unwrap();
+            assert!(why.starts_with("a dry run"), "{step}");
+        }
+    }
+    // A dry run judges no time.
+    for goal in report["goals"].as_array().unwrap() {
+        assert_eq!(goal["status"], "not judged", "{goal}");
+    }
+    assert!(said.contains("no figure is one of a device"), "{said}");
+}
+
+#[test]
+fn a_call_of_the_driver_that_fails_is_seen() {
+    let planted = [("CCL_FAKE_FAIL", "cuLaunchKernelEx:3:700")];
+    let test = "a_call_of_the_driver_that_fails_is_seen";
+    let Some((output, report)) = dry(test, &planted, &["--only", "2 ranks in threads"]) else { return };
+    assert_eq!(output.status.code(), Some(1), "{}", program::both(&output));
+    assert_eq!((&report["passed"], with(&report, "FAILED").len()), (&false.into(), 1));
+}
+
+#[test]
+fn a_wrong_result_is_seen() {
+    let stub = "#!/bin/sh\necho '{\"ok\": false, \"coll\": \"allreduce\", \"wrong\": 1}'\n";
+    let test = "a_wrong_result_is_seen";
+    let Some(folder) = folder(test) else { return };
+    let ccl = folder.join("ccl");
+    std::fs::remove_file(&ccl).unwrap();
+    std::fs::write(&ccl, stub).unwrap();
+    std::fs::set_permissions(&ccl, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (output, report) = run(&folder, &[], &["--only", "2 ranks in threads"]);
+    let said = program::both(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(report["steps"][0]["why"].as_str().unwrap().contains("results are wrong"), "{said}");
+}
+
+#[test]
+fn kernels_may_lie_in_a_folder() {
+    let test = "kernels_may_lie_in_a_folder";
+    let Some(folder) = folder(test) else { return };
+    let image = folder.join("kernels");
+    // As an earlier run has left it.
+    let _ = std::fs::remove_dir_all(&image);
+    std::fs::create_dir_all(&image).unwrap();
+    for dtype in ["bytes", "f32", "u64", "f64", "bf16"] {
+        std::fs::write(image.join(format!("interpret.{dtype}.ptx")), ".version 7.0\n").unwrap();
+    }
+    // The step folds in int8, too.
+    let arguments = ["--image", image.to_str().unwrap(), "--only", "2 ranks in threads"];
+    let (output, report) = run(&folder, &[], &arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", program::both(&output));
+    let why = report["steps"][0]["why"].as_str().unwrap();
+    assert!(why.contains("expected interpret.i8.cubin, .fatbin or .ptx"), "{why}");
+    std::fs::write(image.join("interpret.i8.ptx"), ".version 7.0\n").unwrap();
+    let (output, _) = run(&folder, &[], &arguments);
+    assert!(output.status.success(), "{}", program::both(&output));
+}
+
+#[test]
+fn without_a_device_nothing_else_is_tried() {
+    let test = "without_a_device_nothing_else_is_tried";
+    let Some(folder) = folder(test) else { return };
+    let (output, report) = run(&folder, &[], &["--driver", "/nowhere/libcuda.so.1"]);
+    assert_eq!(output.status.code(), Some(1), "{}", program::both(&output));
+    assert_eq!(with(&report, "FAILED"), ["machine"]);
+    assert_eq!(with(&report, "passed"), Vec::<String>::new());
+}
+
+#[test]
+fn what_the_time_does_not_allow_is_not_run() {
+    let test = "what_the_time_does_not_allow_is_not_run";
+    let Some((output, report)) = dry(test, &[], &["--budget", "0.5"]) else { return };
+    assert_eq!(output.status.code(), Some(1), "{}", program::both(&output));
+    assert!(with(&report, "not run").len() >= 20, "{}", program::both(&output));
+    assert_eq!(with(&report, "passed"), Vec::<String>::new());
+}
+
+/// Ranks that share a device and a process load each image once: a second load would wait for a kernel that waits for it.
+#[test]
+fn ranks_of_a_process_load_kernels_once() {
+    let planted = [("CCL_FAKE_FAIL", "cuModuleLoadData:2:700,cuModuleLoadDataEx:2:700")];
+    let test = "ranks_of_a_process_load_kernels_once";
+    let Some((output, report)) = dry(test, &planted, &["--only", "2 ranks in threads"]) else { return };
+    assert_eq!(with(&report, "passed"), ["2 ranks in threads"], "{}", program::both(&output));
+}

@@ -1,0 +1,159 @@
+"""What must be right: kernels, driver, every collective, graphs, aborts, and what the sanitizer says."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+from .runner import Broken, Missing
+
+
+def prepare(suite):
+    suite.step("machine", lambda: machine(suite), 20, is_needed=True)
+    suite.step("kernels", lambda: kernels(suite), 300, is_needed=True)
+    suite.step("driver's contract", lambda: contract(suite), 30)
+
+
+def machine(suite):
+    """Which machine this is; without a device nothing else makes sense."""
+    suite.facts["doctor"] = suite.call([suite.bin / "ccl", "doctor"]).splitlines()
+    if shutil.which("nvidia-smi"):
+        query = "--query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,compute_mode,mig.mode.current"
+        suite.facts["nvidia-smi"] = suite.call(["nvidia-smi", query, "--format=csv,noheader"]).strip()
+    found = suite.fact("launch", ms=1)[-1]
+    return f"an empty kernel takes {found['done_us']:.1f} µs"
+
+
+def kernels(suite):
+    """Machine code: what was packed, or what this machine's compiler makes of the packed sources."""
+    if suite.options.image:
+        return f"given: {suite.options.image}"
+    packed = suite.bin / "kernels"
+    if not any(packed.glob("*.cubin")):
+        into = pathlib.Path(suite.work.name) / "kernels"
+        found = suite.lines([suite.bin / "facts", "compile", f"into={into}", f"jobs={os.cpu_count()}"])[-1]
+        suite.figure("compiling the kernels", found["seconds"], "s")
+        packed = into
+    suite.environment["CCL_CUDA_IMAGE"] = str(packed)
+    return f"{len(list(packed.glob('*.cubin')))} images"
+
+
+def contract(suite):
+    driver = [suite.options.driver.resolve()] if suite.options.driver else []
+    found = suite.lines([suite.bin / "contract", *driver])[-1]
+    suite.facts["contract"] = found
+    if found["failed"]:
+        raise Broken(f"{found['failed']} checks failed: {[name for name, ok in found['checks'].items() if not ok]}")
+    return f"{len(found['checks'])} checks"
+
+
+def run(suite):
+    dry = suite.dry
+    for n in (1, 2) if dry else (1, 2, 4, 8):
+        suite.step(f"{n} ranks in threads", lambda n=n: matrix(suite, n, "threads"), 60)
+    for n in (2,) if dry else (2, 4, 8):
+        suite.step(f"{n} ranks in processes", lambda n=n: in_processes(suite, n), 60)
+    suite.step("2 ranks of the host, 2 of the device", lambda: mixed(suite), 60)
+    for n in (2,) if dry else (1, 2, 4, 8):
+        suite.step(f"{n} ranks in graphs", lambda n=n: graphs(suite, n), 40)
+    for n in (2,) if dry else (1, 2, 4, 8):
+        suite.step(f"{n} ranks, many replays", lambda n=n: replays(suite, n), 60)
+    suite.step("abort", lambda: abort(suite), 30)
+
+
+def matrix(suite, n, ranks_as, env=None, words=None):
+    """Every collective, dtype and operation, in place and out of place, at odd sizes."""
+    if words is None:
+        few = [["--counts", "0,67", "-d", "float"], ["--counts", "5", "-d", "bfloat16,int8", "-o", "all"]]
+        all_of_all = [["--counts", "0,1,1031", "-d", "all", "-o", "all"], ["--counts", "1M+3", "-d", "float,half,uint8"]]
+        words = few if suite.dry else all_of_all
+    made = 0
+    for some in words:
+        made += len(suite.perf("all", n, [*some, "--placement", "both", "--iters", "0"], ranks_as, env))
+    return f"{made} points"
+
+
+def in_processes(suite, n):
+    """The same between processes. Without a daemon that runs them side by side they take turns on the device."""
+    env, how = side_by_side(suite)
+    words = ["--counts", "0,67", "-d", "float"]
+    if not suite.dry:
+        # Taking turns costs milliseconds for every message.
+        words = ["--counts", "0,1,1031", "-d", "all", "-o", "all"] if env else ["--counts", "1031", "-d", "float"]
+    return matrix(suite, n, "processes", env, [words]) + how
+
+
+def side_by_side(suite):
+    """Starts the daemon that lets processes share a device at once, if there is one; what its clients need."""
+    if suite.dry:
+        return {}, ""
+    if "daemon" not in suite.facts:
+        folder = tempfile.mkdtemp(prefix="ccl-mps-")
+        env = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        suite.closers.append(lambda: shutil.rmtree(folder, ignore_errors=True))
+        try:
+            suite.call(["nvidia-cuda-mps-control", "-d"], limit_s=10, env=env)
+            suite.closers.append(lambda: stop_daemon(suite, env))
+            # A daemon may start and serve nobody.
+            suite.perf("all_reduce", 1, ["--counts", "1", "--iters", "0"], "processes", env)
+            suite.facts["daemon"] = env
+        except (Broken, Missing) as why:
+            suite.facts["daemon"], suite.facts["no daemon"] = {}, str(why)
+    env = suite.facts["daemon"]
+    return env, "" if env else "; processes took turns on the device"
+
+
+def stop_daemon(suite, env):
+    subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env={**suite.environment, **env},
+                   timeout=20, check=False, capture_output=True)
+
+
+def mixed(suite):
+    seats = {"CCL_DEVICE": "0,none,0,none"}
+    words = [["--counts", "67", "-d", "float"]]
+    if not suite.dry:
+        words = [["--counts", "0,1,1031", "-d", "all", "-o", "sum"], ["--counts", "1M+3", "-d", "float"]]
+    found = matrix(suite, 4, "threads", seats, words)
+    if not suite.dry:
+        found += ", in processes " + matrix(suite, 4, "processes", seats, [["--counts", "1031", "-d", "float"]])
+    return found
+
+
+def graphs(suite, n):
+    words = ["--counts", "67" if suite.dry else "1,1031,64K+1", "-d", "float", "--placement", "both", "-w", "1"]
+    one = suite.perf("all", n, [*words, "--graph", "1", "--iters", "2"])
+    few = suite.perf("all_reduce,all_gather,sendrecv", n, [*words, "--graph", "4", "--iters", "2"])
+    return f"{len(one) + len(few)} points"
+
+
+def replays(suite, n):
+    count, replays = (16, 30) if suite.dry else (1000, 100_000)
+    found = suite.fact("replay", suite.ranks_environment(n), ranks=n, replays=replays, count=count)[-1]
+    suite.figure("a replay of a captured all-reduce", found["us_per_replay"], "µs", n, 4 * count)
+    return f"{replays} replays, {found['grown_device_bytes']} bytes of the device and {found['grown_host_bytes']} of the host more"
+
+
+def abort(suite):
+    found = suite.fact("abort", suite.ranks_environment(2))[-1]
+    suite.figure("from an abort to the error", found["ms"], "ms", 2)
+    return f"{found['ms']:.1f} ms"
+
+
+def thorough(suite):
+    """Last, because it may take long."""
+    for tool in ("memcheck", "racecheck"):
+        for n in (1, 2):
+            suite.step(f"{tool}, {n} ranks", lambda tool=tool, n=n: sanitizer(suite, tool, n), 60)
+
+
+def sanitizer(suite, tool, n):
+    program = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if suite.dry or not pathlib.Path(program).exists():
+        raise Missing("no compute-sanitizer" if not suite.dry else "a dry run has no machine code")
+    command = [program, "--tool", tool, "--error-exitcode", "9", "--print-limit", "20", suite.bin / "ccl", "perf", "all",
+               "-n", n, "--ranks-as", "threads", "--memory", "device", "--no-launcher", "--no-pin", "--counts", "67",
+               "-d", "float,bfloat16", "--iters", "0", "--json"]
+    env = suite.ranks_environment(n, CCL_DEVICE="0", CCL_MAX_NCHANNELS="1", CCL_TIMEOUT="50s")
+    found = suite.call(command, env=env)
+    return f"{sum(line.startswith('{') for line in found.splitlines())} points clean"

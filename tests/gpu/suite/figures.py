@@ -1,0 +1,132 @@
+"""What is timed, and the goals that times are held to."""
+
+import json
+import pathlib
+import sys
+
+from .runner import Broken, Missing
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def run(suite):
+    suite.step("copies and launches", lambda: alone(suite), 40)
+    suite.step("registers", lambda: registers(suite), 30)
+    suite.step("cost of a step", lambda: decode(suite), 20)
+    for n in (2,) if suite.dry else (2, 8):
+        suite.step(f"{n} ranks, short calls", lambda n=n: short(suite, n), 30)
+        suite.step(f"{n} ranks, bandwidth", lambda n=n: bandwidth(suite, n), 60)
+    suite.step("interpreter and special kernels", lambda: special(suite), 60)
+    suite.step("NCCL", lambda: nccl(suite), 90)
+
+
+def milliseconds(suite):
+    return 2 if suite.dry else 50
+
+
+def timing(suite):
+    """How long a point of `ccl perf` is measured."""
+    return ["--iters", "3", "-w", "1"] if suite.dry else ["-t", "0.05"]
+
+
+def alone(suite):
+    """The device's copy, one rank's all-reduce beside it, and launches."""
+    sizes = "8,65536" if suite.dry else f"8,{MIB},{64 * MIB},{GIB}"
+    copies = {row["bytes"]: row for row in suite.fact("copy", bytes=sizes, ms=milliseconds(suite))}
+    for size, row in copies.items():
+        suite.figure("the driver's copy", row["gb_per_s"], "GB/s", 1, size)
+    largest = max(copies)
+    rows = suite.perf("all_reduce", 1, ["-b", sizes, *timing(suite)])
+    for row in rows:
+        suite.figure("all-reduce of one rank", row["algbw_gbps"], "GB/s", 1, row["bytes"])
+    ours = next(row["algbw_gbps"] for row in rows if row["bytes"] == largest)
+    suite.goal("local copy path", ours >= 0.9 * copies[largest]["gb_per_s"],
+               f"{ours:.1f} of {copies[largest]['gb_per_s']:.1f} GB/s", "90 % of the device's copy")
+    launch = suite.fact("launch", ms=milliseconds(suite))[-1]
+    suite.figure("an empty kernel, one after another", launch["queued_us"], "µs")
+    suite.figure("an empty kernel, waited for", launch["done_us"], "µs")
+
+
+def registers(suite):
+    rows = suite.fact("registers", threads=32 if suite.dry else 512)
+    found = [row for row in rows if row["fact"] == "registers"]
+    suite.facts["registers"] = found
+    for start in ("ccl_interpret_", "ccl_one_shot_", "ccl_two_shot_"):
+        for end in ("_simple", "_ll", "_ll128") if start == "ccl_interpret_" else ("",):
+            those = [row["registers"] for row in found if row["kernel"].startswith(start) and row["kernel"].endswith(end)]
+            if those:
+                suite.figure(f"registers of {start.removeprefix('ccl_')}*{end}, at most", max(those), "")
+    missing = next(row["missing"] for row in rows if row["fact"] == "kernels")
+    if missing:
+        raise Broken(f"no image has {len(missing)} kernels, such as {missing[0]}")
+    return f"{len(found)} kernels"
+
+
+def decode(suite):
+    found = suite.fact("decode", threads=64 if suite.dry else 512, ms=milliseconds(suite))[-1]
+    suite.figure("a step of the interpreter", found["ns_per_step"], "ns", 1)
+    suite.figure("a call of the interpreter of few steps", found["few_us"], "µs", 1)
+
+
+def short(suite, n):
+    operations = "all_reduce,all_gather,reduce_scatter,broadcast,pingpong"
+    sizes = ["-b", "8", "--placement", "out"]
+    for row in suite.perf(operations, n, [*sizes, *timing(suite)]):
+        suite.figure(row["coll"], row["time_us"], "µs", n, row["bytes"])
+    for row in suite.perf(operations, n, [*sizes, "--graph", "8", *timing(suite)]):
+        suite.figure(f"{row['coll']} in a graph", row["time_us"], "µs", n, row["bytes"])
+
+
+def bandwidth(suite, n):
+    sizes = ["-b", "1K", "-e", "4K" if suite.dry else "1G", "-f", "4" if n == 2 else "16", "--placement", "out"]
+    operations = "all_reduce,all_gather,sendrecv" if n == 2 else "all_reduce"
+    for row in suite.perf(operations, n, [*sizes, *timing(suite), "--check", "1"]):
+        suite.figure(row["coll"], row["busbw_gbps"], "GB/s", n, row["bytes"])
+
+
+def special(suite):
+    """Both all-reduces with kernels of their own, against the same plans interpreted."""
+    sizes = [8, 1024] if suite.dry else [8, 1 << 14, MIB, 16 * MIB, 64 * MIB]
+    small = {"threads": 32, "blocks": 2} if suite.dry else {}
+    for n in (2,) if suite.dry else (2, 8):
+        env = suite.ranks_environment(n)
+        own = suite.fact("special", env, ranks=n, bytes=",".join(map(str, sizes)), ms=milliseconds(suite), **small)
+        for kernel in ("one_shot", "two_shot"):
+            rows = [row for row in own if row["kernel"] == kernel]
+            words = ["-b", ",".join(str(row["bytes"]) for row in rows), "--placement", "out", *timing(suite)]
+            interpreted = suite.perf("all_reduce", n, words, env={"CCL_ALGO": f"all_reduce:{kernel}"})
+            for ours, theirs in zip(interpreted, rows, strict=True):
+                compare(suite, kernel, n, ours["time_us"], theirs["time_us"], theirs["bytes"])
+
+
+def compare(suite, kernel, n, interpreted_us, special_us, size):
+    suite.figure(f"{kernel}, interpreted", interpreted_us, "µs", n, size)
+    suite.figure(f"{kernel}, special", special_us, "µs", n, size)
+    found = f"{interpreted_us:.2f} and {special_us:.2f} µs"
+    if size == 8:
+        suite.goal(f"{kernel}, {n} ranks, 8 B", interpreted_us <= special_us + 1, found, "within 1 µs, or keep the special kernel")
+    if size >= MIB:
+        suite.goal(f"{kernel}, {n} ranks, {size} B", interpreted_us <= 1.05 * special_us, found,
+                   "within 5 %, or keep the special kernel")
+
+
+def nccl(suite):
+    program = pathlib.Path(__file__).with_name("nccl.py")
+    if suite.dry:
+        # Everything up to the first call that needs a device.
+        found = suite.call([sys.executable, program, "--look"])
+        raise Missing(f"a dry run has no device for it; {json.loads(found)['found']}")
+    found = json.loads(suite.call([sys.executable, program, "--look"]))
+    if not found["library"]:
+        raise Missing(found["found"])
+    many = found["version"] >= 23000
+    rows = []
+    for n in (1, 2, 8) if many else (1,):
+        rows += suite.lines([sys.executable, program, "--ranks", n], env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
+    suite.facts["nccl"] = {**found, "rows": rows}
+    for row in rows:
+        value, unit = (row["time_us"], "µs") if row["bytes"] <= 8 else (row["busbw_gbps"], "GB/s")
+        suite.figure(f"NCCL's {row['coll']}", value, unit, row["ranks"], row["bytes"])
+    if not all(row["ok"] for row in rows):
+        raise Broken("NCCL's results are wrong, so this suite calls it wrongly")
+    return f"version {found['version']}, " + ("several ranks on the device" if many else "its calls of one rank only")

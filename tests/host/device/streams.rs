@@ -1,0 +1,109 @@
+//! The default streams, and calls on several streams.
+
+use ccl::{Addresses, Communicator, DeviceBuffer, ReduceOp, Request, Result, Stream, local};
+
+use super::alone::{alone, settings};
+
+#[test]
+fn calls_on_default_streams() {
+    alone(module_path!(), "calls_on_default_streams", &[], |fake| {
+        let config = settings(&[]);
+        local::run_with(&config, 2, |comm| {
+            // The legacy stream of a device is one for both ranks, whose kernels wait for each other: one has it.
+            let first = match comm.rank().0 {
+                0 => Stream::legacy(&config, 0)?,
+                _ => Stream::on_device(&config, 0)?,
+            };
+            let own = Stream::per_thread(&config, 0)?;
+            let mut buffer = DeviceBuffer::new(&config, 0, 4000)?;
+            buffer.write(&[1i32; 1000])?;
+            for _ in 0..4 {
+                doubled(&comm, &mut buffer, &first)?;
+                first.synchronize()?;
+                doubled(&comm, &mut buffer, &own)?;
+                own.synchronize()?;
+            }
+            let mut values = [0i32; 1000];
+            buffer.read(&mut values)?;
+            assert!(values.iter().all(|value| *value == 256), "{}", values[0]);
+            comm.barrier()
+        })
+        .unwrap();
+        fake.assert_nothing_is_left("default streams");
+    });
+}
+
+#[test]
+fn calls_on_several_streams_keep_their_order() {
+    alone(module_path!(), "calls_on_several_streams_keep_their_order", &[], |fake| {
+        for more in [&[][..], &[("CCL_P2P_DISABLE", "1")]] {
+            let config = settings(more);
+            local::run_with(&config, 2, |comm| {
+                let streams: Vec<_> = (0..3).map(|_| Stream::on_device(&config, 0)).collect::<Result<_>>()?;
+                let mut buffers: Vec<_> =
+                    (0..3).map(|_| DeviceBuffer::new(&config, 0, 4000)).collect::<Result<_>>()?;
+                for buffer in &mut buffers {
+                    buffer.write(&[1i32; 1000])?;
+                }
+                for _ in 0..5 {
+                    for (buffer, stream) in buffers.iter_mut().zip(&streams) {
+                        doubled(&comm, buffer, stream)?;
+                    }
+                }
+                for (buffer, stream) in buffers.iter().zip(&streams) {
+                    stream.synchronize()?;
+                    let mut values = [0i32; 1000];
+                    buffer.read(&mut values)?;
+                    assert!(values.iter().all(|value| *value == 32), "{}", values[0]);
+                }
+                comm.barrier()
+            })
+            .unwrap();
+        }
+        fake.assert_nothing_is_left("several streams");
+    });
+}
+
+#[test]
+fn a_communicator_that_changes_threads_keeps_the_order_of_default_streams() {
+    alone(
+        module_path!(),
+        "a_communicator_that_changes_threads_keeps_the_order_of_default_streams",
+        &[],
+        |fake| {
+            let config = settings(&[]);
+            local::run_with(&config, 2, |comm| {
+                let stream = Stream::per_thread(&config, 0)?;
+                let mut buffer = DeviceBuffer::new(&config, 0, 40_000)?;
+                buffer.write(&[1i32; 10_000])?;
+                doubled(&comm, &mut buffer, &stream)?;
+                std::thread::scope(|scope| {
+                    // The same handle, and another stream.
+                    let other = scope.spawn(|| {
+                        let comm = comm;
+                        doubled(&comm, &mut buffer, &stream)?;
+                        stream.synchronize()?;
+                        let mut values = [0i32; 10_000];
+                        buffer.read(&mut values)?;
+                        assert!(values.iter().all(|value| *value == 4), "{}", values[0]);
+                        comm.barrier()
+                    });
+                    other.join().unwrap()
+                })
+            })
+            .unwrap();
+            fake.assert_nothing_is_left("changed threads");
+        },
+    );
+}
+
+/// An all-reduce of ones doubles them, on two ranks.
+fn doubled(comm: &Communicator, buffer: &mut DeviceBuffer, stream: &Stream) -> Result<()> {
+    let count = buffer.len() / 4;
+    let call = Request { count, ..Request::all_reduce_in_place(&mut [0i32; 0], ReduceOp::Sum) };
+    // SAFETY: callers keep the buffer, and touch it only after the stream has passed the call.
+    #[allow(unsafe_code)]
+    unsafe {
+        comm.enqueue(call, Addresses::in_place(buffer), stream)
+    }
+}
