@@ -215,6 +215,10 @@ impl Communicator {
         let parts =
             EngineParts { rank, n, fabric, control: for_engine, plans, flight, deadline, profile, device };
         let engine = Engine::new(parts)?;
+        if !hosted {
+            // Freeing memory may wait for kernels that wait for this rank: none runs before all ranks are here.
+            control.all_gather(Vec::new())?;
+        }
         if let Some(device) = engine.device() {
             control.alarm().on_raise(device.aborter());
         }
