@@ -158,11 +158,22 @@ impl Mapping {
         self.advise(Advice::LinuxPopulateWrite);
     }
 
+    /// Touches the pages of `range`, in bytes from the start, so that whoever uses them first need not.
+    pub(crate) fn populate_range(&self, range: Range<usize>) {
+        let start = range.start / PAGE_BYTES * PAGE_BYTES;
+        self.advise_range(start..range.end.min(self.bytes), Advice::LinuxPopulateWrite);
+    }
+
     fn advise(&self, advice: Advice) {
-        // SAFETY: both kinds of advice leave the contents of the mapping, which is `bytes` long, alone.
-        let advised = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.bytes, advice) };
+        self.advise_range(0..self.bytes, advice);
+    }
+
+    fn advise_range(&self, range: Range<usize>, advice: Advice) {
+        let (start, bytes) = (self.at(range.start), range.len());
+        // SAFETY: all kinds of advice given here leave the contents of the mapping alone, and the range lies in it.
+        let advised = unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, advice) };
         if let Err(error) = advised {
-            tracing::debug!(%error, ?advice, bytes = self.bytes, "the system does not take advice on memory");
+            tracing::debug!(%error, ?advice, bytes, "the system does not take advice on memory");
         }
     }
 

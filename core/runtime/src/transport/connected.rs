@@ -88,7 +88,7 @@ impl Connected {
                 let own = (Arc::clone(self.neighbours.own()), Arc::clone(&self.regions));
                 let theirs = Arc::clone(region);
                 let sender = (theirs, self.neighbours.memory(peer));
-                ReceiveKind::Memory(MemoryReceive::new(own, sender, local, channel, tag)?)
+                ReceiveKind::Memory(MemoryReceive::new(own, sender, local, channel, tag, self.roomy)?)
             }
             None => {
                 let shape = net_shape(settings);

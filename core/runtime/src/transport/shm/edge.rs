@@ -40,6 +40,8 @@ pub(crate) struct MemorySend {
     receiver: Arc<Region>,
     /// The receiver's place among the ranks of the host.
     local: usize,
+    /// Whether all slots are to be touched before the first is used.
+    touches: bool,
 }
 
 /// The consumer's end; the edge lies in its own region.
@@ -48,7 +50,7 @@ pub(crate) struct MemoryReceive {
     consumer: Consumer,
     place: Place,
     /// Where the edge lies; kept mapped.
-    _own: Arc<Region>,
+    own: Arc<Region>,
     sender: Arc<Region>,
     /// The sender's other memory, if it may be read.
     lender: Option<PeerMemory>,
@@ -56,6 +58,8 @@ pub(crate) struct MemoryReceive {
     regions: Regions,
     /// Of the message last peeked.
     marks: u32,
+    /// Whether all slots are to be touched before the first is read.
+    touches: bool,
 }
 
 impl MemorySend {
@@ -79,6 +83,7 @@ impl MemorySend {
             acquired: NOTHING,
             receiver,
             local,
+            touches: turns,
         })
     }
 
@@ -99,6 +104,9 @@ impl MemorySend {
         } else if bytes <= self.place.short_bytes {
             self.place.short(line)
         } else {
+            if std::mem::take(&mut self.touches) {
+                self.receiver.touch(self.place.slots);
+            }
             let released = self.producer.released(&head.head);
             let Some((slot, offset)) = self.slots.choose(released, bytes) else { return Ok(None) };
             self.place.slot(slot, offset)
@@ -241,7 +249,7 @@ impl MemorySend {
 
 impl MemoryReceive {
     /// The edge from local rank `source` into one's own region; `sender` is that rank's region,
-    /// where its bell is. `regions`: of all ranks of the host, if slots are shared. The caller makes at most one for
+    /// where its bell is. `regions`: of all ranks of the host, if slots are shared. `turns` as the sender has it. The caller makes at most one for
     /// each edge in the region's life.
     pub(crate) fn new(
         (own, regions): (Arc<Region>, Regions),
@@ -249,10 +257,11 @@ impl MemoryReceive {
         source: usize,
         channel: Channel,
         tag: u8,
+        turns: bool,
     ) -> Result<MemoryReceive> {
         let place = Place::find(&own, source, channel, tag)?;
         let consumer = Consumer::new(place.lines_count);
-        Ok(MemoryReceive { consumer, place, _own: own, sender, lender, regions, marks: 0 })
+        Ok(MemoryReceive { consumer, place, own, sender, lender, regions, marks: 0, touches: turns })
     }
 
     /// See [`crate::transport::ReceiveEdge::peek`].
@@ -303,7 +312,10 @@ impl MemoryReceive {
     }
 
     /// The slot of this edge that a line speaks of.
-    fn own_slot(&self, line: usize, bytes: usize) -> Result<NonNull<u8>> {
+    fn own_slot(&mut self, line: usize, bytes: usize) -> Result<NonNull<u8>> {
+        if std::mem::take(&mut self.touches) {
+            self.own.touch(self.place.slots);
+        }
         let [slot, offset] = self.said(line).map(|word| usize::try_from(word).unwrap_or(usize::MAX));
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.place.slot_stride);
         match slot < self.place.slots_count && inside && offset.is_multiple_of(SLOT_ALIGNMENT) {
@@ -528,7 +540,7 @@ mod tests {
         assert!(from.shows_through(memory).unwrap());
         let send = MemorySend::new((1, Arc::clone(&into)), 0, Channel(0), 0, false).unwrap();
         let sender = (Arc::clone(&from), Some(memory));
-        (send, MemoryReceive::new((into, Arc::default()), sender, 0, Channel(0), 0).unwrap(), from)
+        (send, MemoryReceive::new((into, Arc::default()), sender, 0, Channel(0), 0, false).unwrap(), from)
     }
 
     fn fetched(receive: &MemoryReceive, slot: &Slot) -> Vec<u8> {
@@ -588,7 +600,7 @@ mod tests {
             let region = Arc::new(Region::of_layout(layout));
             let mut send = MemorySend::new((1, Arc::clone(&region)), 0, Channel(0), 0, turns).unwrap();
             let sender = (Arc::clone(&region), None);
-            let mut receive = MemoryReceive::new((region, Arc::default()), sender, 0, Channel(0), 0).unwrap();
+            let mut receive = MemoryReceive::new((region, Arc::default()), sender, 0, Channel(0), 0, turns).unwrap();
             let mut under_way = VecDeque::new();
             for (message, bytes) in lengths.into_iter().enumerate() {
                 let eager = pauses >> (message % 64) & 1 == 1;

@@ -280,6 +280,12 @@ impl Region {
         (inside && start.is_multiple_of(SLOT_ALIGNMENT)).then(|| self.mapping.at(start))
     }
 
+    /// Touches the slots of an edge that lies in the region, so that none of its messages has to.
+    pub(super) fn touch(&self, slots: NonNull<u8>) {
+        let start = self.offset_of(slots) as usize;
+        self.mapping.populate_range(start..start + self.layout.slots * self.layout.stride());
+    }
+
     /// Bytes that are mapped.
     pub(crate) fn bytes(&self) -> usize {
         self.mapping.bytes()

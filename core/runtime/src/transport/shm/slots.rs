@@ -154,7 +154,7 @@ mod tests {
             |to: usize| MemorySend::new((to, Arc::clone(&regions[to])), 0, Channel(0), 0, turns).unwrap();
         let receive = |at: usize| {
             let own = (Arc::clone(&regions[at]), Arc::clone(&regions));
-            MemoryReceive::new(own, (Arc::clone(&regions[0]), None), 0, Channel(0), 0).unwrap()
+            MemoryReceive::new(own, (Arc::clone(&regions[0]), None), 0, Channel(0), 0, turns).unwrap()
         };
         ([send(1), send(2)], [receive(1), receive(2)])
     }
