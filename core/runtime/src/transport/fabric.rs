@@ -274,7 +274,8 @@ impl Fabric {
 
     /// Most payload bytes of a message in memory that takes no slot.
     pub(crate) fn short_bytes(&self) -> usize {
-        self.settings.layout(1).short_bytes()
+        let roomy = self.connected.as_ref().is_some_and(|connected| connected.roomy);
+        self.settings.layout(1).short_bytes_of(roomy)
     }
 
     /// Most payload bytes of a slot in memory.

@@ -72,7 +72,7 @@ impl MemorySend {
         tag: u8,
         turns: bool,
     ) -> Result<MemorySend> {
-        let place = Place::find(&receiver, source, channel, tag)?;
+        let place = Place::find(&receiver, source, channel, tag, turns)?;
         let slots = receiver.layout().slots;
         let producer = Producer::new(place.lines_count, slots);
         Ok(MemorySend {
@@ -259,7 +259,7 @@ impl MemoryReceive {
         tag: u8,
         turns: bool,
     ) -> Result<MemoryReceive> {
-        let place = Place::find(&own, source, channel, tag)?;
+        let place = Place::find(&own, source, channel, tag, turns)?;
         let consumer = Consumer::new(place.lines_count);
         Ok(MemoryReceive { consumer, place, own, sender, lender, regions, marks: 0, touches: turns })
     }
@@ -379,6 +379,7 @@ struct Place {
     lines_count: usize,
     /// The first line's short payload.
     payload: NonNull<u8>,
+    /// Most bytes of one.
     short_bytes: usize,
     short_stride: usize,
     slots: NonNull<u8>,
@@ -388,7 +389,7 @@ struct Place {
 }
 
 impl Place {
-    fn find(region: &Region, source: usize, channel: Channel, tag: u8) -> Result<Place> {
+    fn find(region: &Region, source: usize, channel: Channel, tag: u8, turns: bool) -> Result<Place> {
         let layout = region.layout();
         let EdgePlace { head, lines, payload, slots } =
             region.edge(source, channel, tag).ok_or_else(|| {
@@ -399,7 +400,7 @@ impl Place {
             lines,
             lines_count: layout.lines(),
             payload,
-            short_bytes: layout.short_bytes(),
+            short_bytes: layout.short_bytes_of(turns),
             short_stride: layout.short_stride(),
             slots,
             slots_count: layout.slots,
