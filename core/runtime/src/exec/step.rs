@@ -284,39 +284,33 @@ impl LaneStep<'_> {
     /// As for [`LaneStep::fill`].
     #[inline(never)]
     unsafe fn fill_slots(&mut self, entry: &Entry, inputs: &[*const u8], outputs: &[*mut u8]) {
-        if self.call.decision.huge {
-            // SAFETY: the caller's contract.
-            return unsafe { self.fold_streaming(entry, inputs, (outputs, 0)) };
-        }
         let timely = entry.is_copy();
-        let (mut ordered, mut cached, mut streams, mut timed) = ([std::ptr::null_mut(); 4], 0, false, None);
-        for (output, spot) in outputs.iter().zip(entry.outputs()) {
-            let Spot::To(edge, _) = *spot else {
-                ordered[cached] = *output;
-                cached += 1;
-                continue;
+        let (mut around, mut timed) = ([false; 4], None);
+        for (around, spot) in around.iter_mut().zip(entry.outputs()) {
+            *around = match *spot {
+                Spot::To(edge, _) => {
+                    let filling = self.fabric.sender(edge).filling(timely);
+                    if filling == Filling::Timed {
+                        timed = Some((edge, Instant::now()));
+                    }
+                    filling == Filling::Streaming
+                }
+                Spot::Recv(_) => self.call.decision.huge,
+                _ => false,
             };
-            match self.fabric.sender(edge).filling(timely) {
-                Filling::Cached => {}
-                Filling::Timed => timed = Some((edge, Instant::now())),
-                Filling::Streaming => streams = true,
-            }
         }
-        if !streams {
+        let around = &around[..outputs.len()];
+        if around.contains(&true) {
+            let (ordered, cached) = cached_first(outputs, around);
+            // SAFETY: the caller's contract, for the same outputs.
+            unsafe { self.fold_streaming(entry, inputs, (&ordered[..outputs.len()], cached)) };
+        } else {
             // SAFETY: the caller's contract.
             unsafe { self.fold(entry, inputs, outputs) };
-            if let Some((edge, since)) = timed {
-                self.fabric.sender(edge).took(entry.bytes * outputs.len(), since);
-            }
-            return;
         }
-        let slots = outputs.iter().zip(entry.outputs()).filter(|(_, spot)| matches!(spot, Spot::To(..)));
-        for (place, (output, _)) in ordered[cached..].iter_mut().zip(slots) {
-            *place = *output;
+        if let Some((edge, since)) = timed {
+            self.fabric.sender(edge).took(entry.bytes * outputs.len(), since);
         }
-        let outputs = &ordered[..outputs.len()];
-        // SAFETY: the caller's contract, for the same outputs.
-        unsafe { self.fold_streaming(entry, inputs, (outputs, cached)) };
     }
 
     /// As [`LaneStep::fold`], around the caches but for so many first outputs.
@@ -557,6 +551,19 @@ thread_local! {
     pub(crate) static LENT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     /// and those that told of a slot that another message filled.
     pub(crate) static TOLD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// The outputs in another order, those that are not written `around` the caches before the others; how many they are.
+fn cached_first(outputs: &[*mut u8], around: &[bool]) -> ([*mut u8; 4], usize) {
+    let mut ordered = [std::ptr::null_mut(); 4];
+    let cached = around.iter().filter(|around| !**around).count();
+    let mut next = [0, cached];
+    for (output, around) in outputs.iter().zip(around) {
+        let place = &mut next[usize::from(*around)];
+        ordered[*place] = *output;
+        *place += 1;
+    }
+    (ordered, cached)
 }
 
 /// What is shorter goes in or beside a line.
