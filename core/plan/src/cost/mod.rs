@@ -255,9 +255,10 @@ pub fn cost(
         _ if rates.shares => shared(collective, algorithm, &load, rates, pushed),
         _ => pushed,
     };
-    match rates.turn_ns > 0.0 && rates.shares && collective.rooted() {
-        true => crowd::crowded(algorithm, n, rates, cost),
-        false => cost,
+    match rates.turn_ns > 0.0 {
+        true if !rates.shares => crowd::over_sockets(collective, algorithm, n, cost),
+        true if collective.rooted() => crowd::crowded(algorithm, n, rates, cost),
+        _ => cost,
     }
 }
 
