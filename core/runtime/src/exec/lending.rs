@@ -91,10 +91,13 @@ pub(super) const fn read_where_tried(collective: Collective) -> Option<usize> {
         | Collective::AllToAllV => Some(8 << 10),
         Collective::ReduceScatter | Collective::ReduceScatterV => Some(16 << 10),
         Collective::Scatter | Collective::ScatterV => Some(48 << 10),
-        Collective::Broadcast => Some(128 << 10),
-        // Only in long ones do two passes of reading and folding take less than folding out of slots.
-        Collective::AllReduce => Some(512 << 10),
-        Collective::Reduce | Collective::Gather | Collective::GatherV | Collective::Barrier => None,
+        Collective::Broadcast => Some(64 << 10),
+        // What is folded is better folded out of slots than read and then folded.
+        Collective::AllReduce
+        | Collective::Reduce
+        | Collective::Gather
+        | Collective::GatherV
+        | Collective::Barrier => None,
     }
 }
 
