@@ -35,8 +35,7 @@ pub(super) fn over_sockets(collective: Collective, algorithm: Algorithm, n: u32,
         }
         // What is not sent from where the user has it is copied once more on either side.
         (Collective::AllGather, Algorithm::Bruck | Algorithm::Pat) => {
-            let copied =
-                |counts: Counts| Counts { moved_bytes: COPIED_AGAIN * counts.moved_bytes, ..counts };
+            let copied = |counts: Counts| Counts { moved_bytes: COPIED_AGAIN * counts.moved_bytes, ..counts };
             Cost { path: copied(cost.path), all: copied(cost.all), ..cost }
         }
         _ => cost,

@@ -63,7 +63,15 @@ pub(crate) fn reading_is_faster(
         trial.fastest(Way::Read, ATTEMPTS)?,
     ];
     let slots = cached.min(around);
-    tracing::debug!(rank = rank.0, peer = peer.0, bytes = BYTES, ?cached, ?around, ?read, "ways between processes");
+    tracing::debug!(
+        rank = rank.0,
+        peer = peer.0,
+        bytes = BYTES,
+        ?cached,
+        ?around,
+        ?read,
+        "ways between processes"
+    );
     Ok(read * CLEARLY.1 < slots * CLEARLY.0)
 }
 
