@@ -175,6 +175,6 @@ fn is_final(answer: &str) -> bool {
     answer == "ok" || answer.starts_with("error ")
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long threads and descriptors of a communicator that was dropped may take to go.
 const LINGER: Duration = Duration::from_secs(5);
