@@ -155,7 +155,7 @@ impl LaneStep<'_> {
             // are ours until posted or released; scratch cells hold a chunk each. Ranges are equal or
             // disjoint because the program was checked and in-place calls were verified for it.
             // Of a span, user ranges and cells are those pieces, each within its block, chunk or cell.
-            unsafe { self.fill(entry, inputs, &outputs[..entry.outputs().len()]) };
+            unsafe { self.fill(entry, inputs, (entry.outputs(), &outputs[..entry.outputs().len()])) };
         }
         self.hand_over(entry, None)?;
         Ok(true)
@@ -167,7 +167,7 @@ impl LaneStep<'_> {
         let mut filled = self.filled.filter(|_| entry.repeats);
         let mut outputs = [std::ptr::null_mut::<u8>(); 4];
         let mut told = [None; 4];
-        let mut kept = 0;
+        let (mut spots, mut kept) = ([Spot::Send(0); 4], 0);
         for (spot, told) in entry.outputs().iter().zip(&mut told) {
             let known = filled.filter(|filled| self.fabric.sender(*filled).may_share());
             if let (Spot::To(..), Some(_)) = (spot, known) {
@@ -180,12 +180,12 @@ impl LaneStep<'_> {
             if let Spot::To(edge, _) = *spot {
                 filled = Some(edge);
             }
-            outputs[kept] = found;
+            (spots[kept], outputs[kept]) = (*spot, found);
             kept += 1;
         }
         if kept > 0 {
             // SAFETY: as in `take`.
-            unsafe { self.fold(entry, inputs, &outputs[..kept]) };
+            unsafe { self.fill(entry, inputs, (&spots[..kept], &outputs[..kept])) };
         }
         for (spot, told) in entry.outputs().iter().zip(told) {
             match (*spot, told) {
@@ -262,17 +262,17 @@ impl LaneStep<'_> {
         Ok(Some(kept))
     }
 
-    /// Folds all pieces, in the way that is best for the slots among the outputs.
+    /// Folds all pieces, in the way that is best for the slots among the outputs, each given with what it is.
     ///
     /// # Safety
     ///
     /// As for [`reduce::Reduction::fold`], of each piece.
     #[inline(always)]
-    unsafe fn fill(&mut self, entry: &Entry, inputs: &[*const u8], outputs: &[*mut u8]) {
+    unsafe fn fill(&mut self, entry: &Entry, inputs: &[*const u8], outputs: (&[Spot], &[*mut u8])) {
         // SAFETY: the caller's contract.
         unsafe {
             if entry.bytes <= NEVER_STREAMED_BYTES || entry.pieces.number != 1 {
-                self.fold_all(entry, inputs, outputs);
+                self.fold_all(entry, inputs, outputs.1);
             } else {
                 self.fill_slots(entry, inputs, outputs);
             }
@@ -283,10 +283,15 @@ impl LaneStep<'_> {
     ///
     /// As for [`LaneStep::fill`].
     #[inline(never)]
-    unsafe fn fill_slots(&mut self, entry: &Entry, inputs: &[*const u8], outputs: &[*mut u8]) {
+    unsafe fn fill_slots(
+        &mut self,
+        entry: &Entry,
+        inputs: &[*const u8],
+        (spots, outputs): (&[Spot], &[*mut u8]),
+    ) {
         let timely = entry.is_copy();
         let (mut around, mut timed) = ([false; 4], None);
-        for (around, spot) in around.iter_mut().zip(entry.outputs()) {
+        for (around, spot) in around.iter_mut().zip(spots) {
             *around = match *spot {
                 Spot::To(edge, _) => {
                     let filling = self.fabric.sender(edge).filling(timely);
