@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod fake;
+mod real;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use ccl_cuda::*;
@@ -133,25 +134,9 @@ fn every_function_fails_once_and_leaves_nothing() {
     }
 }
 
-/// The real NVRTC, where there is one.
-fn real(test: &str) -> Option<Nvrtc> {
-    let named = std::env::var_os("CCL_NVRTC_LIBRARY").map(PathBuf::from);
-    let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().join("venvs/cuda/lib");
-    let pythons = std::fs::read_dir(target).into_iter().flatten().flatten();
-    let wheels = pythons.map(|python| python.path().join("site-packages/nvidia/cu13/lib/libnvrtc.so.13"));
-    let system = ["libnvrtc.so.13", "libnvrtc.so.12"].map(PathBuf::from);
-    let found = named.into_iter().chain(wheels).chain(system).find_map(|place| Nvrtc::load(&place).ok());
-    if found.is_none() {
-        eprintln!(
-            "\n*** SKIPPED {test}: no NVRTC; let scripts/setup install it, or name it in CCL_NVRTC_LIBRARY\n"
-        );
-    }
-    found
-}
-
 #[test]
 fn the_real_one_compiles_for_every_generation() {
-    let Some(nvrtc) = real("the_real_one_compiles_for_every_generation") else { return };
+    let Some(nvrtc) = real::nvrtc("the_real_one_compiles_for_every_generation") else { return };
     println!("{nvrtc:?} for {:?}", nvrtc.capabilities().unwrap());
     let headers = [HEADER];
     for capability in [80, 90, 100, 120] {
@@ -168,7 +153,7 @@ fn the_real_one_compiles_for_every_generation() {
 
 #[test]
 fn the_real_one_says_what_is_wrong() {
-    let Some(nvrtc) = real("the_real_one_says_what_is_wrong") else { return };
+    let Some(nvrtc) = real::nvrtc("the_real_one_says_what_is_wrong") else { return };
     let compile = |text: &str, target| nvrtc.compile(&source(text, &[]), target, &options("1")).unwrap_err();
     let error = compile(TEXT, NvrtcTarget::Machine(90)).to_string();
     assert!(error.contains("NVRTC_ERROR_COMPILATION (6)") && error.contains("value.h"), "{error}");

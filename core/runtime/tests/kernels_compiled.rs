@@ -1,28 +1,14 @@
 //! Kernels as NVRTC compiles them at run time, where it is installed: every kind, for every generation of devices.
 #![allow(clippy::unwrap_used)]
 
-use std::path::PathBuf;
+#[path = "../../cuda/tests/real/mod.rs"]
+mod real;
+
 use std::time::{Duration, Instant};
 
 use ccl_cuda::{Nvrtc, NvrtcSource, NvrtcTarget};
 use ccl_kernels::layout::LaunchArgs;
 use ccl_kernels::unit::Unit;
-
-/// The real NVRTC, where there is one.
-fn nvrtc(test: &str) -> Option<Nvrtc> {
-    let named = std::env::var_os("CCL_NVRTC_LIBRARY").map(PathBuf::from);
-    let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().join("venvs/cuda/lib");
-    let pythons = std::fs::read_dir(target).into_iter().flatten().flatten();
-    let wheels = pythons.map(|python| python.path().join("site-packages/nvidia/cu13/lib/libnvrtc.so.13"));
-    let system = ["libnvrtc.so.13", "libnvrtc.so.12"].map(PathBuf::from);
-    let found = named.into_iter().chain(wheels).chain(system).find_map(|place| Nvrtc::load(&place).ok());
-    if found.is_none() {
-        eprintln!(
-            "\n*** SKIPPED {test}: no NVRTC; let scripts/setup install it, or name it in CCL_NVRTC_LIBRARY\n"
-        );
-    }
-    found
-}
 
 fn compile(nvrtc: &Nvrtc, kernel: &str, target: NvrtcTarget) -> (Vec<u8>, Duration) {
     let unit = Unit::of(kernel).unwrap();
@@ -53,7 +39,7 @@ fn holds_only(image: &[u8], kernel: &str) -> bool {
 
 #[test]
 fn a_kernel_is_compiled_for_every_generation_in_seconds() {
-    let Some(nvrtc) = nvrtc("a_kernel_is_compiled_for_every_generation_in_seconds") else { return };
+    let Some(nvrtc) = real::nvrtc("a_kernel_is_compiled_for_every_generation_in_seconds") else { return };
     let kernel = "ccl_interpret_f32_sum_simple";
     for capability in [80, 90, 100, 120] {
         let (code, took) = compile(&nvrtc, kernel, NvrtcTarget::Machine(capability));
@@ -70,7 +56,7 @@ fn a_kernel_is_compiled_for_every_generation_in_seconds() {
 
 #[test]
 fn every_kind_of_kernel_is_compiled() {
-    let Some(nvrtc) = nvrtc("every_kind_of_kernel_is_compiled") else { return };
+    let Some(nvrtc) = real::nvrtc("every_kind_of_kernel_is_compiled") else { return };
     for kernel in [
         "ccl_interpret_bytes_copy_simple",
         "ccl_interpret_bf16_sum_ll",

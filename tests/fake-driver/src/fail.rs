@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::Ordering;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{LazyLock, Mutex, OnceLock};
 
 use crate::code::{self, Answer, NOT_PERMITTED, UNKNOWN};
 use crate::state::{self, State};
@@ -111,6 +111,14 @@ pub unsafe extern "C" fn ccl_fake_live(kind: *const c_char) -> u64 {
     let counts = state::lock(State::live);
     let wanted = |(name, _): &&(&str, usize)| *name == kind || kind == "all";
     counts.iter().filter(wanted).map(|(_, count)| *count as u64).sum()
+}
+
+/// The name of a kind of objects, for [`ccl_fake_live`]; null if there are not so many kinds. It is never freed.
+#[unsafe(no_mangle)]
+pub extern "C" fn ccl_fake_kind(index: usize) -> *const c_char {
+    static NAMES: OnceLock<Vec<CString>> = OnceLock::new();
+    let names = || state::lock(State::live).into_iter().flat_map(|(name, _)| CString::new(name)).collect();
+    NAMES.get_or_init(names).get(index).map_or(std::ptr::null(), |name| name.as_ptr())
 }
 
 /// How many calls of `function` there were since the last reset.

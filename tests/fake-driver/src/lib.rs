@@ -19,8 +19,8 @@
 //! | `CCL_FAKE_NVRTC_MS` | how long a compilation takes | 0 |
 //! | `CCL_FAKE_FAIL` | failures, as `function:nth:code,…` | none |
 //!
-//! Five more functions are exported: [`ccl_fake_fail`], [`ccl_fake_failed`], [`ccl_fake_reset`], [`ccl_fake_live`],
-//! [`ccl_fake_calls`].
+//! Six more functions are exported: [`ccl_fake_fail`], [`ccl_fake_failed`], [`ccl_fake_reset`], [`ccl_fake_live`],
+//! [`ccl_fake_kind`], [`ccl_fake_calls`].
 //!
 //! The library is an NVRTC, too, which looks whether all that is included is there and compiles nothing.
 //!
@@ -47,4 +47,6 @@ mod symbols;
 mod user_object;
 mod virtual_memory;
 
-pub use fail::{ccl_fake_calls, ccl_fake_fail, ccl_fake_failed, ccl_fake_live, ccl_fake_reset};
+pub use fail::{
+    ccl_fake_calls, ccl_fake_fail, ccl_fake_failed, ccl_fake_kind, ccl_fake_live, ccl_fake_reset,
+};

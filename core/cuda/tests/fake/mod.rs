@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -78,8 +78,19 @@ impl Fake {
         while self.live("all") > 0 && begin.elapsed() < Duration::from_secs(5) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let left: Vec<_> = KINDS.iter().filter(|kind| self.live(kind) > 0).collect();
+        let left: Vec<_> = self.kinds().filter(|kind| self.live(kind) > 0).collect();
         assert!(left.is_empty(), "after {after}: {left:?} left");
+    }
+
+    /// The names of all kinds of objects.
+    fn kinds(&self) -> impl Iterator<Item = &'static str> {
+        // SAFETY: the signature is that of the fake driver; names are never freed, nor is the library.
+        let name = |index| unsafe {
+            let kind = self.library.get::<extern "C" fn(usize) -> *const c_char>(b"ccl_fake_kind\0");
+            let name = kind.unwrap()(index);
+            (!name.is_null()).then(|| CStr::from_ptr(name).to_str().unwrap())
+        };
+        (0..).map_while(name)
     }
 
     fn ask(&self, question: &[u8], about: &str) -> u64 {
@@ -130,20 +141,3 @@ pub(crate) fn without(function: &str, folder: &Path) -> PathBuf {
     std::fs::write(&file, bytes).unwrap();
     file
 }
-
-const KINDS: &[&str] = &[
-    "context",
-    "stream",
-    "event",
-    "module",
-    "memory",
-    "host",
-    "registration",
-    "ipc",
-    "physical",
-    "reservation",
-    "mapping",
-    "graph",
-    "exec",
-    "object",
-];
