@@ -114,6 +114,9 @@ struct DeviceError {
     u64 found;
 };
 
+// What DeviceError::instruction has where no program was interpreted.
+constexpr u32 NO_INSTRUCTION = 0xffffffffu;
+
 constexpr u32 FAULT_ABORTED = 1;
 constexpr u32 FAULT_NO_EDGE = 2;
 constexpr u32 FAULT_SLOT_TOO_SMALL = 3;

@@ -4,6 +4,8 @@
 //! those of the memory as the device sees it. Which memory it is does not matter to the kernel: its
 //! own, a peer device's, or the host's. A program is in its binary form (`docs/plan-isa.md`).
 
+use crate::special::{SpecialArgs, SpecialMail, SpecialPeer};
+
 /// What a launch passes by value: everything that belongs to one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
@@ -176,7 +178,7 @@ pub struct DeviceError {
     pub code: u32,
     /// 1 as soon as a block has claimed the record.
     pub claimed: u32,
-    /// The program's instruction.
+    /// The program's instruction; [`NO_INSTRUCTION`] if a special kernel failed.
     pub instruction: u32,
     /// The rank at the other end of the edge; `u32::MAX` if no edge is meant.
     pub peer: u32,
@@ -250,6 +252,9 @@ pub fn edge_index(
 /// What [`DeviceComm::edge_index`] has where there is no edge.
 pub const NO_EDGE: u32 = u32::MAX;
 
+/// What [`DeviceError::instruction`] has where no program was interpreted.
+pub const NO_INSTRUCTION: u32 = u32::MAX;
+
 /// The records are plain: all bits of them are data, so they may be copied to a device as they are.
 ///
 /// # Safety
@@ -286,5 +291,8 @@ records! {
     DevicePlan: 56, rank_at 8, place_of 16, program_bytes 24, lanes 28, collective 32, scratch_cells 36, input_shape 40, output_shape 44, reserved 48;
     DeviceEdge: 128, lent 32, done 48, lending 64, slot_bytes 72, protocol 84, peer 88, direction 100, others 104, reserved 112;
     LaneBarrier: 8, met 4;
+    SpecialArgs: 112, abort 24, error 32, input 40, count 72, inbox_bytes 88, rank 96, tag 108;
+    SpecialPeer: 32, mail 8, window 16, reserved 24;
+    SpecialMail: 64, scalar 24, done 32, call 40, reserved 48;
     DeviceError: 48, claimed 4, instruction 8, peer 12, channel 16, lane 20, edge 24, reserved 28, expected 32, found 40;
 }

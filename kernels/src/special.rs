@@ -58,9 +58,10 @@ impl Special {
     }
 }
 
-/// Bytes of an inbox for vectors of up to `bytes` bytes of `n` ranks: two halves, a line for every 8 bytes of every rank.
+/// Bytes of an inbox for vectors of up to `bytes` bytes of `n` ranks: two halves, in each a line for the call of every
+/// rank and one for every 8 bytes of it.
 pub const fn inbox_bytes(n: u32, bytes: usize) -> usize {
-    2 * n as usize * bytes.div_ceil(8) * 16
+    2 * n as usize * (1 + bytes.div_ceil(8)) * 16
 }
 
 /// Bytes of a rank's mail for launches of up to `blocks` blocks: a [`SpecialMail`] for every block and sender.
@@ -80,6 +81,9 @@ pub struct SpecialArgs {
     pub epochs: u64,
     /// Address of a `u32` that the host sets to something else than 0 to end all kernels.
     pub abort: u64,
+    /// Address of the [`DeviceError`](crate::layout::DeviceError). Of it, kernels write the code, the peer, and what was
+    /// expected and found.
+    pub error: u64,
     /// One-shot: the send buffer.
     pub input: u64,
     /// One-shot: the receive buffer; may be the send buffer.
@@ -100,8 +104,9 @@ pub struct SpecialArgs {
     pub n: u32,
     /// [`LaunchArgs::SCALES`](crate::layout::LaunchArgs::SCALES), [`LaunchArgs::DIVIDES`](crate::layout::LaunchArgs::DIVIDES).
     pub flags: u32,
-    /// 0.
-    pub reserved: [u32; 3],
+    /// What else all ranks must agree on, beside `count`. Who meets another call ends with
+    /// [`DeviceFault::OtherMessage`](crate::layout::DeviceFault).
+    pub tag: u32,
 }
 
 /// A rank's memory as another sees it.
@@ -132,12 +137,10 @@ pub struct SpecialMail {
     pub scalar: u64,
     /// The launch whose results the block has written.
     pub done: u64,
+    /// What call the sender is in: its tag, and below it its elements.
+    pub call: u64,
     /// 0.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 const TWO_SHOT_MOST_RANKS: u32 = 192;
-
-const _: () = assert!(size_of::<SpecialArgs>() == 112);
-const _: () = assert!(size_of::<SpecialPeer>() == 32);
-const _: () = assert!(size_of::<SpecialMail>() == 64);

@@ -10,6 +10,7 @@ mod graphs;
 mod groups;
 mod lent;
 mod protocols;
+mod special;
 mod streams;
 
 use ccl::transport::PathKind;

@@ -34,18 +34,20 @@ CCL_INLINE void two_shot_post(const SpecialArgs& args, u32 peer, u64 epoch) {
     st_relaxed_sys(&mail->input_offset, args.input_offset);
     st_relaxed_sys(&mail->output_offset, args.output_offset);
     st_relaxed_sys(&mail->scalar, args.scalar_bits);
+    st_relaxed_sys(&mail->call, special_call(args));
     st_release_sys(&mail->ready, epoch);
 }
 
-CCL_INLINE bool two_shot_wait(const SpecialArgs& args, const u64* word, u64 epoch) {
-    SpecialWait wait = special_wait(args);
+CCL_INLINE bool two_shot_wait(const SpecialArgs& args, u32 peer, const u64* word, u64 epoch) {
+    SpecialWait wait = special_wait(args, peer);
     while (ld_acquire_sys(word) < epoch) {
         if (!wait.goes_on(word)) return false;
     }
     return true;
 }
 
-// Tells all where this rank's vectors are and learns where theirs are. False, for all threads: aborted.
+// Tells all where this rank's vectors are and learns where theirs are. False, for all threads: aborted, or somebody is
+// in another call.
 template <class D>
 CCL_INLINE bool two_shot_open(const SpecialArgs& args, u64 epoch, TwoShotVector* vectors) {
     bool aborted = false;
@@ -55,7 +57,8 @@ CCL_INLINE bool two_shot_open(const SpecialArgs& args, u64 epoch, TwoShotVector*
     for (u32 place = ccl_thread(); place < args.n; place += ccl_threads()) {
         u32 rank = special_rank_at(args, place);
         SpecialMail* mail = two_shot_mail(args, args.rank, rank);
-        if (!two_shot_wait(args, &mail->ready, epoch)) aborted = true;
+        if (!two_shot_wait(args, rank, &mail->ready, epoch)) aborted = true;
+        if (!aborted && !special_agrees(args, rank, ld_relaxed_sys(&mail->call), sizeof(typename D::Bits))) aborted = true;
         u64 window = special_peer(args, rank).window;
         vectors[place].input = window + ld_relaxed_sys(&mail->input_offset);
         vectors[place].output = window + ld_relaxed_sys(&mail->output_offset);
@@ -77,7 +80,7 @@ CCL_INLINE void two_shot_close(const SpecialArgs& args, u64 epoch) {
     }
     if (CCL_PLANT(113)) return;
     for (u32 rank = ccl_thread(); rank < args.n; rank += ccl_threads()) {
-        if (!two_shot_wait(args, &two_shot_mail(args, args.rank, rank)->done, epoch)) return;
+        if (!two_shot_wait(args, rank, &two_shot_mail(args, args.rank, rank)->done, epoch)) return;
     }
 }
 

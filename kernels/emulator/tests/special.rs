@@ -2,7 +2,7 @@
 
 use ccl::reference::element;
 use ccl::{Dtype, ReduceOp};
-use ccl_kernels::layout::LaunchArgs;
+use ccl_kernels::layout::{DeviceError, DeviceFault, LaunchArgs, NO_INSTRUCTION, record_of};
 use ccl_kernels::special::{Special, SpecialArgs, SpecialPeer, inbox_bytes, mail_bytes};
 use ccl_kernels_emulator::{Emulation, Guarded, Options, Order, Report, kernel};
 
@@ -75,6 +75,34 @@ fn an_abort_ends_every_wait() {
     }
 }
 
+#[test]
+fn ranks_in_different_calls_hear_of_it() {
+    for special in Special::ALL {
+        for (seed, astray) in (0..).zip([Astray::Call, Astray::Count]) {
+            let call = Case { astray: Some(astray), n: 3, ..Case::new(special, seed) };
+            let errors = call.errors().unwrap_or_else(|report| panic!("{call:?}: {report}"));
+            let met = |error: &&DeviceError| error.code == DeviceFault::OtherMessage as u32;
+            assert!(errors.iter().any(|error| met(&error)), "{call:?}: {errors:?}");
+            for error in &errors {
+                // Who was ended by another before it met rank 0 says so.
+                assert!(met(&error) || error.code == DeviceFault::Aborted as u32, "{call:?}: {error:?}");
+                assert_eq!(error.instruction, NO_INSTRUCTION);
+            }
+            for (rank, error) in errors.iter().enumerate().filter(|(_, error)| met(error)) {
+                assert!(rank == 0 || error.peer == 0, "{call:?}: {error:?}");
+                let said = |of: Astray| if astray == of { 1 } else { 0 };
+                let (tags, bytes) = (error.expected >> 32 != error.found >> 32, |word: u64| word as u32 / 4);
+                assert_eq!(u32::from(tags), said(Astray::Call), "{call:?}: {error:?}");
+                let differ = bytes(error.expected).abs_diff(bytes(error.found));
+                assert_eq!(differ, said(Astray::Count), "{call:?}: {error:?}");
+            }
+            let blind = Case { plant: 105, ..call };
+            let unseen = blind.errors().is_ok_and(|all| all.iter().all(|error| error.code == 0));
+            assert!(blind.errors().is_err() || unseen, "{blind:?}: somebody else looks");
+        }
+    }
+}
+
 /// Calls one after another, of all ranks.
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -92,6 +120,15 @@ struct Case {
     /// Ranks, the last ones, that do not take part.
     missing: u32,
     aborted: bool,
+    /// How rank 0 differs from the others.
+    astray: Option<Astray>,
+}
+
+/// What ranks may not agree on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Astray {
+    Call,
+    Count,
 }
 
 impl Case {
@@ -110,6 +147,7 @@ impl Case {
             in_place: false,
             missing: 0,
             aborted: false,
+            astray: None,
         }
     }
 
@@ -130,7 +168,22 @@ impl Case {
 
     /// What every rank has after each launch.
     fn run(&self) -> Result<Vec<Vec<Vec<u8>>>, Box<Report>> {
-        let mut world = World::new(self);
+        let world = self.run_in(World::new(self))?;
+        let launches = 0..LAUNCHES;
+        Ok(launches
+            .map(|launch| (0..self.n).map(|rank| world.output(self, rank, launch)).collect())
+            .collect())
+    }
+
+    /// What every rank says went wrong.
+    fn errors(&self) -> Result<Vec<DeviceError>, Box<Report>> {
+        let world = self.run_in(World::new(self))?;
+        let bytes =
+            |words: &Guarded<u64>| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+        Ok(world.errors.iter().map(|words| record_of(&bytes(words)).expect("as long as one")).collect())
+    }
+
+    fn run_in(&self, mut world: World) -> Result<World, Box<Report>> {
         let mut emulation = Emulation::new(Options {
             seed: self.seed,
             order: self.order,
@@ -161,10 +214,7 @@ impl Case {
         }
         emulation.run()?;
         drop(emulation);
-        let launches = 0..LAUNCHES;
-        Ok(launches
-            .map(|launch| (0..self.n).map(|rank| world.output(self, rank, launch)).collect())
-            .collect())
+        Ok(world)
     }
 
     fn expected(&self, launch: usize) -> Vec<u8> {
@@ -234,6 +284,8 @@ struct World {
     peers: Guarded<u64>,
     order: Guarded<u32>,
     abort: Guarded<u32>,
+    /// A record of every rank.
+    errors: Vec<Guarded<u64>>,
 }
 
 impl World {
@@ -249,6 +301,7 @@ impl World {
             peers: Guarded::new(case.n as usize * size_of::<SpecialPeer>() / 8),
             order: Guarded::new(case.n as usize),
             abort: Guarded::new(1),
+            errors: ranks().map(|_| Guarded::new(size_of::<DeviceError>() / 8)).collect(),
         };
         world.abort[0] = u32::from(case.aborted);
         for rank in ranks() {
@@ -270,7 +323,13 @@ impl World {
 
     fn addresses(&self) -> Vec<std::ops::Range<usize>> {
         let bytes = self.windows.iter().chain(&self.results).chain(&self.inboxes).map(Guarded::addresses);
-        let words = self.mails.iter().chain(&self.epochs).chain([&self.peers]).map(Guarded::addresses);
+        let words = self
+            .mails
+            .iter()
+            .chain(&self.epochs)
+            .chain(&self.errors)
+            .chain([&self.peers])
+            .map(Guarded::addresses);
         bytes.chain(words).chain([self.order.addresses(), self.abort.addresses()]).collect()
     }
 
@@ -283,11 +342,12 @@ impl World {
             order: self.order.as_mut_ptr() as u64,
             epochs: self.epochs[r].as_mut_ptr() as u64,
             abort: self.abort.as_mut_ptr() as u64,
+            error: self.errors[r].as_mut_ptr() as u64,
             input: window + input_offset as u64,
             output: window + output_offset as u64,
             input_offset: input_offset as u64,
             output_offset: output_offset as u64,
-            count: case.count as u64,
+            count: case.count as u64 - u64::from(case.astray == Some(Astray::Count) && rank == 0),
             scalar_bits: scalar(rank).to_bits(),
             inbox_bytes: self.inboxes[r].len() as u64,
             rank,
@@ -297,7 +357,7 @@ impl World {
                 ReduceOp::PreMulSum => LaunchArgs::SCALES,
                 _ => 0,
             },
-            reserved: [0; 3],
+            tag: if case.astray == Some(Astray::Call) && rank == 0 { 8 } else { 7 },
         };
         // SAFETY: plain data without padding.
         unsafe { std::slice::from_raw_parts((&raw const args).cast::<u8>(), size_of_val(&args)) }.to_vec()

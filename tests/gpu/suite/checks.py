@@ -9,6 +9,10 @@ import tempfile
 from .runner import Broken, Missing
 
 
+# Lets a kernel of their own make all-reduces of up to 64 KiB.
+BY_THEIR_OWN = {"CCL_CUDA_ONE_SHOT": "64K", "CCL_ALGO": "all_reduce:one_shot"}
+
+
 def prepare(suite):
     suite.step("machine", lambda: machine(suite), 20, is_needed=True)
     suite.step("kernels", lambda: kernels(suite), 300, is_needed=True)
@@ -54,6 +58,8 @@ def run(suite):
         suite.step(f"{n} ranks in threads", lambda n=n: matrix(suite, n, "threads"), 60)
     for n in (2,) if dry else (2, 4, 8):
         suite.step(f"{n} ranks in processes", lambda n=n: in_processes(suite, n), 60)
+    for n in (2,) if dry else (2, 8):
+        suite.step(f"{n} ranks, short all-reduces by a kernel of their own", lambda n=n: special(suite, n), 40)
     suite.step("2 ranks of the host, 2 of the device", lambda: mixed(suite), 60)
     for n in (2,) if dry else (1, 2, 4, 8):
         suite.step(f"{n} ranks in graphs", lambda n=n: graphs(suite, n), 40)
@@ -118,6 +124,14 @@ def mixed(suite):
     if not suite.dry:
         found += ", in processes " + matrix(suite, 4, "processes", seats, [["--counts", "1031", "-d", "float"]])
     return found
+
+
+def special(suite, n):
+    """All-reduces of `one_shot` up to 64 KiB, which a kernel of their own makes: every dtype and operation, and replays."""
+    words = ["--counts", "67" if suite.dry else "1,1031,8K", "-d", "float,bfloat16" if suite.dry else "all", "-o", "all"]
+    made = suite.perf("all_reduce", n, [*words, "--placement", "both", "--iters", "0"], env=BY_THEIR_OWN)
+    replayed = suite.perf("all_reduce", n, ["--counts", "67", "-w", "1", "--graph", "4", "--iters", "3"], env=BY_THEIR_OWN)
+    return f"{len(made) + len(replayed)} points"
 
 
 def graphs(suite, n):

@@ -64,32 +64,47 @@ enum Phase {
 #[test]
 fn a_failing_call_of_the_driver_is_told_to_all_and_leaves_nothing() {
     alone(module_path!(), "a_failing_call_of_the_driver_is_told_to_all_and_leaves_nothing", &[], |fake| {
-        for (phase, function, nth) in FAILURES {
-            println!("{phase:?}: {function}, call {nth}");
-            let begin = Instant::now();
-            let outcomes = fail_in(fake, *phase, (function, *nth));
-            // Sooner than any deadline.
-            assert!(
-                begin.elapsed() < Duration::from_secs(10),
-                "{phase:?}: {function}: {:?}",
-                begin.elapsed()
-            );
-            assert_eq!(fake.failed(function), 1, "{phase:?}: {function}");
-            if *phase == Phase::Close {
-                assert!(outcomes.iter().all(Result::is_ok), "{phase:?}: {function}: {outcomes:?}");
-            } else {
-                let operation = if *phase == Phase::Join { "init" } else { "all_reduce" };
-                let parts = [*function, "CUDA_ERROR_UNKNOWN (999)"];
-                assert_all_heard(outcomes, operation, &parts, "; see `ccl doctor`");
-            }
-            fake.reset();
-            fake.assert_nothing_is_left(&format!("{phase:?}: {function} {nth}"));
-        }
+        FAILURES.iter().for_each(|failure| is_told(fake, &[], *failure));
         println!("{} failures", FAILURES.len());
     });
 }
 
-fn fail_in(fake: &Fake, phase: Phase, (function, nth): (&str, u64)) -> Vec<Result<()>> {
+#[test]
+fn failing_calls_for_a_kernel_of_their_own_are_told_to_all_and_leave_nothing() {
+    let test = "failing_calls_for_a_kernel_of_their_own_are_told_to_all_and_leave_nothing";
+    alone(module_path!(), test, &[], |fake| {
+        let own = [("CCL_CUDA_ONE_SHOT", "64K"), ("CCL_ALGO", "all_reduce:one_shot")];
+        // All memory of a rank, and what is written there.
+        let join = (1..=9).map(|nth| (Phase::Join, "cuMemAlloc_v2", nth));
+        let write = (1..=3).map(|nth| (Phase::Join, "cuMemcpyAsync", nth));
+        let of_call = ["cuModuleLoadData", "cuModuleGetFunction", "cuFuncLoad", "cuLaunchKernelEx"];
+        let of_call = of_call.into_iter().map(|function| (Phase::Call, function, 1));
+        let of_stream = [(Phase::Stream, "cuLaunchKernelEx", 1), (Phase::Close, "cuMemFree_v2", 5)];
+        join.chain(write).chain(of_call).chain(of_stream).for_each(|failure| is_told(fake, &own, failure));
+    });
+}
+
+/// A failing call of the driver is told to all, and leaves nothing.
+#[track_caller]
+fn is_told(fake: &Fake, more: &[(&'static str, &str)], (phase, function, nth): (Phase, &str, u64)) {
+    let case = format!("{phase:?}: {function}, call {nth}");
+    println!("{case}");
+    let begin = Instant::now();
+    let outcomes = fail_in(fake, &settings(more), phase, (function, nth));
+    // Sooner than any deadline.
+    assert!(begin.elapsed() < Duration::from_secs(10), "{case}: {:?}", begin.elapsed());
+    assert_eq!(fake.failed(function), 1, "{case}");
+    if phase == Phase::Close {
+        assert!(outcomes.iter().all(Result::is_ok), "{case}: {outcomes:?}");
+    } else {
+        let operation = if phase == Phase::Join { "init" } else { "all_reduce" };
+        assert_all_heard(outcomes, operation, &[function, "CUDA_ERROR_UNKNOWN (999)"], "; see `ccl doctor`");
+    }
+    fake.reset();
+    fake.assert_nothing_is_left(&case);
+}
+
+fn fail_in(fake: &Fake, config: &Config, phase: Phase, (function, nth): (&str, u64)) -> Vec<Result<()>> {
     if phase == Phase::Join {
         fake.fail(function, nth, 999);
     }
@@ -101,16 +116,15 @@ fn fail_in(fake: &Fake, phase: Phase, (function, nth): (&str, u64)) -> Vec<Resul
         }
         met.wait();
     };
-    let config = settings(&[]);
-    let joined = local::try_run_with(&config, 2, |comm| {
+    let joined = local::try_run_with(config, 2, |comm| {
         if phase == Phase::Join {
             // The other rank may never get here.
             return comm.all_reduce_in_place(&mut [1.0f32; 5000], ReduceOp::Sum);
         }
         arm(Phase::Call);
         let called = comm.all_reduce_in_place(&mut [1.0f32; 5000], ReduceOp::Sum);
-        let mut buffer = DeviceBuffer::new(&config, 0, 4000);
-        let streams: Vec<Result<Stream>> = (0..2).map(|_| Stream::on_device(&config, 0)).collect();
+        let mut buffer = DeviceBuffer::new(config, 0, 4000);
+        let streams: Vec<Result<Stream>> = (0..2).map(|_| Stream::on_device(config, 0)).collect();
         arm(Phase::Stream);
         let enqueued = called.and_then(|()| {
             let buffer = buffer.as_mut().map_err(|error| error.clone())?;

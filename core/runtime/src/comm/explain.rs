@@ -34,7 +34,8 @@ pub struct Explanation {
     pub chunk_count: usize,
     /// How data gets from rank to rank.
     pub carried: Carried,
-    /// The protocol that edges follow, on a rank that works on a device.
+    /// The protocol that edges follow, on a rank that works on a device; `special` where a kernel of its own does
+    /// without edges.
     pub protocol: Option<&'static str>,
     /// What the cost model predicts, in nanoseconds.
     pub predicted_ns: f64,
@@ -70,7 +71,8 @@ impl Communicator {
                 let nodes = inputs.known_nodes().map_or(1, |nodes| nodes.sizes().len() as u32);
                 let advice = engine.plans().selection().advice_on(collective, explained.bytes);
                 let tuner = advice.map(|_| inputs.advice.by.clone());
-                let protocol = engine.device().map(|device| device.protocol(collective, dtype, count).name());
+                let way = (collective, dtype, count);
+                let protocol = engine.device().map(|device| device.way(way, explained.choice.algorithm));
                 Ok((
                     (explained, tuner),
                     (candidates, protocol),

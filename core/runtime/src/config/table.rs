@@ -207,6 +207,10 @@ settings! {
         /// The protocols that edges between devices may follow (`simple`, `ll`, `ll128`), per collective; messages go by what is
         /// said of `send`. Of several, each call takes what its length asks for.
         proto: Option<Choices> = "", CCL_PROTO [NCCL_PROTO], Must;
+        /// The longest all-reduce between devices of a host, in bytes of its vector, that a kernel of its own makes where
+        /// `one_shot` is chosen; 0: programs are interpreted, whatever their length. Its inboxes take four times as much memory
+        /// for every rank.
+        cuda_one_shot: Bytes = "0", CCL_CUDA_ONE_SHOT, Must;
         /// Threads of each block of a kernel, a multiple of 32.
         cuda_threads: Between<64, 1024> = "512", CCL_CUDA_THREADS [NCCL_NTHREADS], May;
     }

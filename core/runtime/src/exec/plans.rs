@@ -117,6 +117,7 @@ pub(crate) enum Direct {
 
 /// A program, how its data is cut, and everything else about a call but its buffers.
 pub(crate) struct Decision {
+    pub(crate) algorithm: Algorithm,
     pub(crate) program: Arc<Checked>,
     pub(crate) channels: u16,
     pub(crate) chunk_count: usize,
@@ -390,6 +391,7 @@ impl Plans {
             scratch_bytes: cells * chunk_count * size,
             huge: self.bytes(key.collective, key.dtype, key.count) * 2 * u64::from(self.n)
                 > fabric.cache_bytes() as u64,
+            algorithm: choice.algorithm,
             channels: choice.channels,
             chunk_count,
             grain_count: layout.grain_count,

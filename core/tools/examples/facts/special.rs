@@ -46,7 +46,8 @@ struct Team {
     _mails: Vec<DeviceMemory>,
     epochs: Vec<DeviceMemory>,
     peers: DeviceMemory,
-    abort: DeviceMemory,
+    /// The abort flag, and the record of errors.
+    signals: DeviceMemory,
 }
 
 impl Team {
@@ -78,7 +79,7 @@ impl Team {
             let words = [peer.inbox, peer.mail, peer.window, peer.reserved];
             peers.extend(words.into_iter().flat_map(u64::to_le_bytes));
         }
-        let (peers, abort) = (machine.holding(&peers)?, machine.zeros(4)?);
+        let (peers, signals) = (machine.holding(&peers)?, machine.zeros(2 * ERROR_AT as usize)?);
         let stream = machine.stream()?;
         for (rank, window) in windows.iter().enumerate() {
             let input: Vec<u8> =
@@ -97,7 +98,7 @@ impl Team {
             _mails: mails,
             epochs,
             peers,
-            abort,
+            signals,
         })
     }
 
@@ -144,7 +145,8 @@ impl Team {
         let args = SpecialArgs {
             peers: self.peers.address(),
             epochs: self.epochs[rank].address(),
-            abort: self.abort.address(),
+            abort: self.signals.address(),
+            error: self.signals.address() + ERROR_AT,
             input: window,
             output: window + vector,
             output_offset: vector,
@@ -178,5 +180,7 @@ impl Team {
     }
 }
 
+/// Where the record of errors is.
+const ERROR_AT: u64 = 64;
 /// Every rank's inbox holds twice as many bytes of every rank, twice.
 const ONE_SHOT_MOST_BYTES: u64 = 1 << 18;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ccl_cuda::{CaptureInfo, DeviceMemory, Event, PinnedMemory, Progress, RelaxedCapture, Stream};
-use ccl_kernels::layout::{DeviceComm, DeviceError, DeviceFault, LaneBarrier};
+use ccl_kernels::layout::{DeviceComm, DeviceError, DeviceFault, LaneBarrier, NO_INSTRUCTION};
 use ccl_kernels::shape::Protocol;
 use ccl_plan::program::Checked;
 use ccl_plan::{Collective, Rank};
@@ -21,6 +21,7 @@ use super::lent::{Lending, Registration};
 use super::peers::{self, Gather, Link, Peers};
 use super::region::RegionView;
 use super::signals::Signals;
+use super::special::OneShot;
 use super::staging::Staging;
 use super::{DeviceBuffer, Opened, failed};
 use crate::error::{Error, Fault, Result};
@@ -60,6 +61,8 @@ pub(crate) struct DeviceEngine {
     pub(super) beside_blocks: u32,
     pub(super) staging: Staging,
     pub(super) kernels: Kernels,
+    /// The kernel of short all-reduces, if they have one.
+    pub(super) one_shot: Option<OneShot>,
     pub(super) peers: Peers,
     pub(super) board: Arc<Board>,
     pub(super) opened: Opened,
@@ -162,6 +165,7 @@ impl DeviceEngine {
             channels,
             tags: EDGE_TAGS,
             has: [true, false, false],
+            inbox_bytes: 0,
         };
         let peers = peers::agree(opened.as_ref(), me, infos, view, gather)?;
         let (Some(opened), Some(peers)) = (opened, peers) else { return Ok(None) };
@@ -177,6 +181,7 @@ impl DeviceEngine {
         let edges = Edges::new((me, n), view, &opened, &own_stream)?;
         let barriers = opened.memory(usize::from(view.channels) * 2 * size_of::<LaneBarrier>())?;
         barriers.fill(0, &own_stream).map_err(failed)?;
+        let one_shot = OneShot::new((me, n), &peers, &opened, &own_stream)?;
         let comm = || opened.memory(Protocol::ALL.len() * size_of::<DeviceComm>());
         let comms = [comm()?, comm()?];
         let mut engine = DeviceEngine {
@@ -201,6 +206,7 @@ impl DeviceEngine {
             beside_blocks: 0,
             staging: Staging::default(),
             kernels: Kernels::new(),
+            one_shot,
             peers,
             board: Arc::clone(board),
             opened,
@@ -424,7 +430,10 @@ impl DeviceEngine {
     /// What a kernel said, for people.
     fn told(&self, fault: DeviceFault, error: &DeviceError) -> Stop {
         let peer = Rank(error.peer);
-        let place = format!("instruction {}, channel {}", error.instruction, error.channel);
+        let place = match error.instruction {
+            NO_INSTRUCTION => format!("lines of rank {peer}"),
+            instruction => format!("instruction {instruction}, channel {}", error.channel),
+        };
         let DeviceError { expected, found, .. } = error;
         match fault {
             DeviceFault::OtherMessage => {

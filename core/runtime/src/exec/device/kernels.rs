@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use ccl_cuda::{Function, Module};
-use ccl_kernels::shape::{Protocol, SHARED_BYTES, block_threads, kernel_name};
-use ccl_plan::{Collective, Dtype, ReduceOp};
 
 use super::image::{Image, Miss};
 use super::{Opened, failed};
@@ -31,7 +29,8 @@ impl Kernels {
         Kernels { modules: HashMap::new(), loaded: HashMap::new() }
     }
 
-    /// The kernel of a call; loaded on first use, which blocks.
+    /// The kernel of this name, whose blocks have so many threads and bytes of shared memory; loaded on first use, which
+    /// blocks.
     ///
     /// # Errors
     ///
@@ -39,18 +38,16 @@ impl Kernels {
     pub(super) fn of(
         &mut self,
         opened: &Opened,
-        (collective, dtype, op): (Collective, Dtype, ReduceOp),
-        protocol: Protocol,
+        name: String,
+        (threads, shared_bytes): (u32, u32),
     ) -> Result<Kernel> {
-        let name = kernel_name(collective, dtype, op, protocol);
         if let Some(kernel) = self.loaded.get(&name) {
             return Ok(kernel.clone());
         }
         let module = self.module(opened, &name)?;
         let function = module.function(&name).map_err(failed)?;
         function.load().map_err(failed)?;
-        let threads = block_threads(opened.worker_threads);
-        let blocks = function.blocks_per_multiprocessor(threads, SHARED_BYTES as usize).map_err(failed)?;
+        let blocks = function.blocks_per_multiprocessor(threads, shared_bytes as usize).map_err(failed)?;
         let kernel = Kernel { function, most_blocks: blocks * opened.multiprocessors };
         self.loaded.insert(name, kernel.clone());
         Ok(kernel)

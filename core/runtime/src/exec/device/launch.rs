@@ -7,10 +7,12 @@ use std::thread::ThreadId;
 use ccl_cuda::{CaptureInfo, DeviceMemory, Event, EventKind, Launch, PinnedMemory, RelaxedCapture, Stream};
 use ccl_kernels::layout::{DeviceComm, LaunchArgs, bytes_of};
 use ccl_kernels::shape::{
-    Protocol, SHARED_BYTES, block_threads, edges, finish_flags, grid_blocks, plan_image, scratch_bytes,
+    Protocol, SHARED_BYTES, block_threads, edges, finish_flags, grid_blocks, kernel_name, plan_image,
+    scratch_bytes,
 };
+use ccl_kernels::special::Special;
 use ccl_plan::program::Checked;
-use ccl_plan::{Channel, Collective, Dtype, Rank};
+use ccl_plan::{Algorithm, Channel, Collective, Dtype, Rank};
 
 use super::edges::Purpose;
 use super::engine::{Call, DeviceEngine, Program, Target, order};
@@ -23,15 +25,26 @@ use crate::transport::Fabric;
 
 /// All that a call needs on the device.
 pub(crate) struct Prepared {
-    plan: u64,
+    work: Work,
     kernel: Kernel,
     pub(super) protocol: Protocol,
     blocks: u32,
+    threads: u32,
+    shared_bytes: u32,
     tables: Option<PinnedMemory>,
     /// Whether peers may read what is sent where it lies.
     pub(super) lends: bool,
     /// Where the input is copied first, and how much of it.
     aside: Option<(u64, usize)>,
+}
+
+/// What a kernel does.
+#[derive(Clone, Copy)]
+enum Work {
+    /// Interprets the plan at this address.
+    Interpret(u64),
+    /// See [`OneShot`](super::special::OneShot).
+    OneShot,
 }
 
 impl DeviceEngine {
@@ -43,11 +56,18 @@ impl DeviceEngine {
     pub(super) fn prepare(&mut self, call: &Call, beside: bool, fabric: &mut Fabric) -> Result<Prepared> {
         let Call { bound, decision, .. } = call;
         self.captured.take_back().into_iter().for_each(|tables| self.staging.keep_tables(Some(tables)));
+        let asked = (bound.collective, bound.dtype, bound.count);
+        if let Some(one_shot) = self.one_shot.as_ref().filter(|own| own.serves(asked, decision.algorithm)) {
+            let (blocks, threads) = (one_shot.blocks, one_shot.threads);
+            let name = Special::OneShot.kernel_name(bound.dtype, bound.reduce.op());
+            return self.prepare_special(name, blocks, threads);
+        }
         let purpose = if is_message(bound) { Purpose::Messages } else { Purpose::Collectives };
         let plan = self.upload(&decision.program, decision.channels, (purpose, bound.root), fabric)?;
         let protocol = self.protocol(bound.collective, bound.dtype, bound.count);
-        let kernel =
-            self.kernels.of(&self.opened, (bound.collective, bound.dtype, bound.reduce.op()), protocol)?;
+        let threads = block_threads(self.opened.worker_threads);
+        let name = kernel_name(bound.collective, bound.dtype, bound.reduce.op(), protocol);
+        let kernel = self.kernels.of(&self.opened, name, (threads, SHARED_BYTES))?;
         let blocks = grid_blocks(&decision.program, decision.channels);
         let others = if beside { self.beside_blocks } else { 0 };
         kernel.admit(blocks + others, self.peers.sharing, &self.opened)?;
@@ -64,7 +84,35 @@ impl DeviceEngine {
             false => None,
         };
         let tables = self.staging.tables(call, self.n, &self.opened)?;
-        Ok(Prepared { plan, kernel, protocol, blocks, tables, lends: false, aside })
+        Ok(Prepared {
+            work: Work::Interpret(plan),
+            kernel,
+            protocol,
+            blocks,
+            threads,
+            shared_bytes: SHARED_BYTES,
+            tables,
+            lends: false,
+            aside,
+        })
+    }
+
+    /// What a call needs whose kernel interprets nothing.
+    fn prepare_special(&mut self, name: String, blocks: u32, threads: u32) -> Result<Prepared> {
+        let shared_bytes = Special::OneShot.shared_bytes() as u32;
+        let kernel = self.kernels.of(&self.opened, name, (threads, shared_bytes))?;
+        kernel.admit(blocks, self.peers.sharing, &self.opened)?;
+        Ok(Prepared {
+            work: Work::OneShot,
+            kernel,
+            protocol: Protocol::Ll,
+            blocks,
+            threads,
+            shared_bytes,
+            tables: None,
+            lends: false,
+            aside: None,
+        })
     }
 
     /// Launches a call's kernel; what is recorded behind it, unless it is captured. The tables that it reads are kept for
@@ -92,16 +140,29 @@ impl DeviceEngine {
             // the other, of which this is the last.
             unsafe { ccl_cuda::copy(stream, aside, send, bytes) }.map_err(failed)?;
         }
-        let args = self.args(call, &prepared, tables.as_ref());
         let launch = Launch {
             grid: [prepared.blocks, 1, 1],
-            block: [block_threads(self.opened.worker_threads), 1, 1],
-            shared_bytes: SHARED_BYTES,
+            block: [prepared.threads, 1, 1],
+            shared_bytes: prepared.shared_bytes,
             attributes: &[],
         };
-        // SAFETY: the interpreter takes one `LaunchArgs`. What it points to lives as long as this engine, which ends
-        // all kernels before it frees anything; user memory is valid until the call is complete by its contract.
-        unsafe { launch.run(&prepared.kernel.function, stream, &args) }.map_err(failed)?;
+        let function = &prepared.kernel.function;
+        let launched = match (prepared.work, &self.one_shot) {
+            (Work::Interpret(plan), _) => {
+                let args = self.args(call, plan, &prepared, tables.as_ref());
+                // SAFETY: the interpreter takes one `LaunchArgs`. What it points to lives as long as this engine, which
+                // ends all kernels before it frees anything; user memory is valid until the call is complete by its
+                // contract.
+                unsafe { launch.run(function, stream, &args) }
+            }
+            (Work::OneShot, Some(one_shot)) => {
+                let args = one_shot.args(call, &self.signals, self.peers.view.inbox_bytes);
+                // SAFETY: the kernel takes one `SpecialArgs`; as above.
+                unsafe { launch.run(function, stream, &args) }
+            }
+            (Work::OneShot, None) => return Err(Error::bug("a launch of a kernel that was not made ready")),
+        };
+        launched.map_err(failed)?;
         if let Some(info) = capture {
             self.captured.passed(info, order, stream, &self.opened)?;
             self.captured.keep(info, tables.take())?;
@@ -113,13 +174,13 @@ impl DeviceEngine {
         Ok(Some(event))
     }
 
-    fn args(&self, call: &Call, prepared: &Prepared, tables: Option<&PinnedMemory>) -> LaunchArgs {
+    fn args(&self, call: &Call, plan: u64, prepared: &Prepared, tables: Option<&PinnedMemory>) -> LaunchArgs {
         let Call { bound, decision, .. } = call;
         let purpose = if is_message(bound) { Purpose::Messages } else { Purpose::Collectives };
         LaunchArgs {
             comm: self.comms[purpose as usize].address()
                 + (prepared.protocol as usize * size_of::<DeviceComm>()) as u64,
-            plan: prepared.plan,
+            plan,
             input: prepared.aside.map_or(bound.send.addr() as u64, |(aside, _)| aside),
             output: bound.recv.addr() as u64,
             count: bound.count as u64,
@@ -222,8 +283,18 @@ impl DeviceEngine {
         Ok(())
     }
 
+    /// How a call of an algorithm gets from device to device: the protocol that its edges follow, or `special` if a
+    /// kernel of its own does without edges.
+    pub(crate) fn way(&self, asked: (Collective, Dtype, usize), algorithm: Algorithm) -> &'static str {
+        let (collective, dtype, count) = asked;
+        match self.one_shot.as_ref().is_some_and(|own| own.serves(asked, algorithm)) {
+            true => "special",
+            false => self.protocol(collective, dtype, count).name(),
+        }
+    }
+
     /// The protocol that a call's edges follow.
-    pub(crate) fn protocol(&self, collective: Collective, dtype: Dtype, count: usize) -> Protocol {
+    fn protocol(&self, collective: Collective, dtype: Dtype, count: usize) -> Protocol {
         protocol::of((collective, dtype, count), self.n, self.opened.protocols.as_ref(), self.peers.ways)
     }
 

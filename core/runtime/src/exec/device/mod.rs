@@ -23,6 +23,7 @@ mod pump;
 mod queue;
 mod region;
 mod signals;
+mod special;
 mod staging;
 mod supply;
 
@@ -47,6 +48,8 @@ pub(crate) struct Opened {
     avoids_peers: bool,
     /// Nothing is lent, whatever is registered.
     lends_nothing: bool,
+    /// The longest all-reduce that a kernel of its own makes.
+    one_shot_bytes: usize,
     /// The protocols that calls may follow, if the setting says so.
     protocols: Option<Choices>,
     kernels: Supply,
@@ -94,6 +97,7 @@ impl Opened {
             worker_threads: config.cuda_threads().max(64) - 32,
             avoids_peers: config.p2p_disable(),
             lends_nothing: config.direct() == Some(0),
+            one_shot_bytes: config.cuda_one_shot() as usize,
             protocols: protocol::allowed(config)?,
             kernels: Supply::of(config, limits.capability, driver.version()),
         })
@@ -118,7 +122,7 @@ pub(crate) fn failed(error: ccl_cuda::Error) -> Error {
     use ccl_cuda::Fault as F;
 
     let advice = match error.fault() {
-        F::Memory => "free device memory, or lower CCL_BUFFSIZE or CCL_MAX_NCHANNELS",
+        F::Memory => "free device memory, or lower CCL_BUFFSIZE, CCL_MAX_NCHANNELS or CCL_CUDA_ONE_SHOT",
         F::Capture => "make such a call once before the capture, so that all it needs is there",
         F::Device => "the device's context is lost: end this process, and look for the kernel that failed",
         F::Unsupported => "see `ccl doctor` for what this device and driver can do",

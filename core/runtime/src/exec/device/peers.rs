@@ -84,7 +84,8 @@ pub(super) fn agree(
     let seat = opened.map(|opened| Seat { uuid: opened.uuid, ordinal: opened.context.device().ordinal() });
     let seats: Vec<Option<Seat>> = told(&gather(bytes(&seat)?)?)?;
     let here: Vec<Rank> = device_ranks(infos, &seats, me);
-    let view = RegionView { has: protocols(opened, infos, &seats), ..view };
+    let inbox_bytes = opened.map_or(0, |opened| inbox(opened, infos, &seats));
+    let view = RegionView { has: protocols(opened, infos, &seats), inbox_bytes, ..view };
     let own = opened.map(|opened| region(opened, view, here.len())).transpose()?;
     let place = opened.zip(own.as_ref()).map(|(opened, own)| place(opened, own));
     let places: Vec<Option<Place>> = told(&gather(bytes(&place)?)?)?;
@@ -156,6 +157,15 @@ fn protocols(opened: Option<&Opened>, infos: &[TransportInfo], seats: &[Option<S
     let together = are_together(infos, seats);
     let choices = opened.and_then(|opened| opened.protocols.as_ref());
     Protocol::ALL.map(|one| one == Protocol::Simple || together && protocol::is_allowed(choices, one))
+}
+
+/// How long inboxes are, the same on all ranks: only where all edges may be direct is there any.
+fn inbox(opened: &Opened, infos: &[TransportInfo], seats: &[Option<Seat>]) -> usize {
+    match opened.one_shot_bytes {
+        0 => 0,
+        _ if !are_together(infos, seats) => 0,
+        bytes => ccl_kernels::special::inbox_bytes(infos.len() as u32, bytes),
+    }
 }
 
 /// Whether lines of 128 bytes stay whole on their way to a device: on the device itself, and on links over which its atomic

@@ -57,6 +57,8 @@ pub(super) struct RegionView {
     pub(super) tags: u8,
     /// Which protocols there are blocks for; always for simple.
     pub(super) has: [bool; 3],
+    /// Behind all blocks.
+    pub(super) inbox_bytes: usize,
 }
 
 impl Region {
@@ -72,7 +74,12 @@ impl Region {
 impl RegionView {
     /// Bytes of a region for so many ranks.
     pub(super) fn bytes(&self, ranks: usize) -> usize {
-        self.block(Protocol::Simple, (ranks, Channel(0), 0)) as usize - self.address as usize
+        self.inbox(ranks) as usize - self.address as usize + self.inbox_bytes
+    }
+
+    /// Where lines arrive in a region for so many ranks that belong to no edge.
+    pub(super) fn inbox(&self, ranks: usize) -> u64 {
+        self.block(Protocol::Simple, (ranks, Channel(0), 0))
     }
 
     /// The blocks of a protocol.
@@ -135,7 +142,15 @@ mod tests {
     #[test]
     fn blocks_follow_each_other_and_parts_do_not_overlap() {
         let has = [true, false, true];
-        let view = RegionView { address: 1 << 20, slots: 5, slot_bytes: 1000, channels: 3, tags: 2, has };
+        let view = RegionView {
+            address: 1 << 20,
+            slots: 5,
+            slot_bytes: 1000,
+            channels: 3,
+            tags: 2,
+            has,
+            inbox_bytes: 0,
+        };
         let (simple, ll128) = (view.shape(Protocol::Simple), view.shape(Protocol::Ll128));
         assert_eq!((simple.slots_at(), simple.stride_bytes(), simple.bytes()), (384, 1024, 384 + 5 * 1024));
         assert_eq!((ll128.stride_bytes(), ll128.bytes()), (1152, 384 + 5 * 1152));
@@ -145,6 +160,8 @@ mod tests {
         assert_eq!(at(Protocol::Ll128, 0, 1), both + simple.bytes() as u64);
         assert_eq!(at(Protocol::Simple, 1, 0), 6 * both);
         assert_eq!(view.bytes(2) as u64, 12 * both);
+        let longer = RegionView { inbox_bytes: 64, ..view };
+        assert_eq!((longer.inbox(2) - longer.address, longer.bytes(2) as u64), (12 * both, 12 * both + 64));
         let at = (Rank(3), Channel(1), 1);
         let edge = device_edge(simple, (0x1000, 0x9000), at, Direction::Send);
         assert_eq!((edge.tail, edge.head, edge.sizes, edge.slots), (0x1000, 0x9080, 0x1100, 0x1180));

@@ -1,0 +1,97 @@
+//! Short all-reduces by a kernel of their own, which gives the bytes of `all_reduce.one_shot` without interpreting it:
+//! every rank writes lines to an inbox in every other's region, and folds what it finds in its own.
+
+use ccl_cuda::{DeviceMemory, Stream};
+use ccl_kernels::layout::bytes_of;
+use ccl_kernels::shape::finish_flags;
+use ccl_kernels::special::{Special, SpecialArgs, SpecialPeer};
+use ccl_plan::{Algorithm, Collective, Dtype, Rank};
+
+use super::engine::Call;
+use super::peers::{Link, Peers};
+use super::region::RegionView;
+use super::signals::Signals;
+use super::{Opened, failed};
+use crate::error::Result;
+
+/// What launches of the kernel share, on one rank.
+pub(super) struct OneShot {
+    me: Rank,
+    n: u32,
+    most_bytes: usize,
+    /// A [`SpecialPeer`] for every rank.
+    peers: DeviceMemory,
+    /// Launches so far, for each block.
+    epochs: DeviceMemory,
+    /// The same in every launch: the blocks count launches each for itself.
+    pub(super) blocks: u32,
+    pub(super) threads: u32,
+}
+
+/// More blocks than this do not make a short vector faster.
+const MOST_BLOCKS: usize = 16;
+/// Of a block: what the kernels are compiled for.
+const MOST_THREADS: u32 = 512;
+
+impl OneShot {
+    /// Nothing where the setting wants none, or some rank cannot write to another's inbox. Blocks for the device.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(super) fn new(
+        (me, n): (Rank, u32),
+        peers: &Peers,
+        opened: &Opened,
+        stream: &Stream,
+    ) -> Result<Option<OneShot>> {
+        if !peers.ways.direct || peers.view.inbox_bytes == 0 {
+            return Ok(None);
+        }
+        let inbox = |link: &Link| match link {
+            Link::Direct { address, .. } => RegionView { address: *address, ..peers.view }.inbox(n as usize),
+            Link::Proxied(_) => 0,
+        };
+        let record = |link: &Link| SpecialPeer { inbox: inbox(link), ..SpecialPeer::default() };
+        let records: Vec<u8> = peers.links.iter().flat_map(|link| bytes_of(&record(link)).to_vec()).collect();
+        let table = opened.memory(records.len())?;
+        table.write(0, &records, stream).map_err(failed)?;
+        let threads = opened.worker_threads.min(MOST_THREADS).next_multiple_of(32);
+        let words = opened.one_shot_bytes.div_ceil(8);
+        let blocks = words.div_ceil(threads as usize).clamp(1, MOST_BLOCKS) as u32;
+        let epochs = opened.memory(blocks as usize * size_of::<u64>())?;
+        epochs.fill(0, stream).and_then(|()| stream.synchronize()).map_err(failed)?;
+        Ok(Some(OneShot { me, n, most_bytes: opened.one_shot_bytes, peers: table, epochs, blocks, threads }))
+    }
+
+    /// Whether the kernel makes a call: all ranks answer the same for the same call.
+    pub(super) fn serves(
+        &self,
+        (collective, dtype, count): (Collective, Dtype, usize),
+        algorithm: Algorithm,
+    ) -> bool {
+        collective == Collective::AllReduce
+            && algorithm == Special::OneShot.algorithm()
+            && (1..=self.most_bytes).contains(&count.saturating_mul(dtype.size_bytes()))
+    }
+
+    pub(super) fn args(&self, call: &Call, signals: &Signals, inbox_bytes: usize) -> SpecialArgs {
+        let Call { bound, tag, .. } = call;
+        SpecialArgs {
+            peers: self.peers.address(),
+            epochs: self.epochs.address(),
+            abort: signals.abort_address(),
+            error: signals.error_address(),
+            input: bound.send.addr() as u64,
+            output: bound.recv.addr() as u64,
+            count: bound.count as u64,
+            scalar_bits: bound.reduce.scalar().to_bits(),
+            inbox_bytes: inbox_bytes as u64,
+            rank: self.me.0,
+            n: self.n,
+            flags: finish_flags(bound.reduce.op()),
+            tag: *tag,
+            ..SpecialArgs::default()
+        }
+    }
+}
