@@ -42,7 +42,9 @@ fn bandwidth_optimal_algorithms_send_no_more_than_they_must() {
                 assert_eq!((sent.elements, received.elements), (2 * least, 2 * least), "{algorithm} n={n}");
             }
         }
-        for algorithm in [Algorithm::Ring, Algorithm::Direct, Algorithm::Bruck, Algorithm::Pat] {
+        let doubling = u32::is_power_of_two(n).then_some(Algorithm::RecursiveDoubling);
+        let of_blocks = [Algorithm::Ring, Algorithm::Direct, Algorithm::Bruck, Algorithm::Pat];
+        for algorithm in of_blocks.into_iter().chain(doubling) {
             for collective in [Collective::AllGather, Collective::ReduceScatter] {
                 for (sent, received) in traffic(collective, algorithm, n, block) {
                     assert_eq!(

@@ -99,6 +99,8 @@ fn nonces_hold_where_sets_end() {
         (Collective::AllReduce, Algorithm::Rabenseifner, 150),
         (Collective::AllReduce, Algorithm::DoubleTree, 3001),
         (Collective::AllGather, Algorithm::Bruck, 200),
+        (Collective::AllGather, Algorithm::RecursiveDoubling, 200),
+        (Collective::ReduceScatter, Algorithm::RecursiveDoubling, 129),
         (Collective::Gather, Algorithm::Binomial, 1500),
         (Collective::Scatter, Algorithm::Binomial, 1200),
         (Collective::ReduceScatter, Algorithm::Bruck, 160),

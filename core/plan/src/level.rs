@@ -50,6 +50,7 @@ impl Algorithm {
             | Algorithm::TwoLevelHalving
             | Algorithm::Swing
             | Algorithm::Pat => Level::Run,
+            Algorithm::RecursiveDoubling if matches!(collective, Collective::ReduceScatter) => Level::Run,
             // Up to three contributions have one order and one tree.
             Algorithm::OneShot | Algorithm::TwoShot | Algorithm::Direct if n > 3 => Level::Size,
             Algorithm::RecursiveDoubling if !pairs::in_tree(n) => Level::Size,

@@ -13,6 +13,7 @@ mod bruck_all_to_all;
 mod direct;
 mod dissemination;
 pub(crate) mod double_tree;
+mod doubling_blocks;
 mod in_order;
 mod in_tree;
 mod one_shot;
@@ -53,7 +54,7 @@ pub enum Algorithm {
     Dissemination = 4,
     /// A tree in which each rank serves the ranks at distances 1, 2, 4 and so on.
     Binomial = 5,
-    /// Whole vectors are exchanged at distances 1, 2, 4 and so on.
+    /// Whole vectors, or ranges of blocks, are exchanged by pairs of ranks at distances 1, 2, 4 and so on.
     RecursiveDoubling = 6,
     /// Ranges of blocks travel at distances 1, 2, 4 and so on.
     Bruck = 7,
@@ -150,7 +151,8 @@ impl Algorithm {
     pub const fn most_ranks(self, collective: Collective) -> u32 {
         match (self, collective) {
             // Here spans are up to all blocks.
-            (Algorithm::Bruck, Collective::AllToAll) => 512,
+            (Algorithm::Bruck, Collective::AllToAll)
+            | (Algorithm::RecursiveDoubling, Collective::AllGather | Collective::ReduceScatter) => 512,
             // A part of n/g chunks must fit a slot.
             (Algorithm::Bruck | Algorithm::Rabenseifner | Algorithm::Swing, _)
             | (Algorithm::TwoLevel | Algorithm::TwoLevelHalving, _)
@@ -233,12 +235,22 @@ pub const fn algorithms(collective: Collective) -> &'static [Algorithm] {
         Collective::Reduce => {
             &[Algorithm::Ring, Algorithm::Binomial, Algorithm::DirectTree, Algorithm::Direct]
         }
-        Collective::AllGather => &[Algorithm::Ring, Algorithm::Pat, Algorithm::Bruck, Algorithm::Direct],
+        Collective::AllGather => {
+            const ALL_GATHER: &[Algorithm] = &[
+                Algorithm::Ring,
+                Algorithm::Pat,
+                Algorithm::Bruck,
+                Algorithm::RecursiveDoubling,
+                Algorithm::Direct,
+            ];
+            ALL_GATHER
+        }
         Collective::ReduceScatter => {
             const REDUCE_SCATTER: &[Algorithm] = &[
                 Algorithm::Ring,
                 Algorithm::Pat,
                 Algorithm::Bruck,
+                Algorithm::RecursiveDoubling,
                 Algorithm::DirectTree,
                 Algorithm::Direct,
             ];
@@ -405,7 +417,10 @@ pub(crate) fn program(plan: &Plan, role: Role) -> Program {
             Collective::Gather | Collective::Scatter => binomial_blocks::program(collective, n, role),
             _ => binomial::program(collective, role),
         },
-        Algorithm::RecursiveDoubling => recursive_doubling::program(n, role),
+        Algorithm::RecursiveDoubling if collective == Collective::AllReduce => {
+            recursive_doubling::program(n, role)
+        }
+        Algorithm::RecursiveDoubling => doubling_blocks::program(collective, n, role),
         Algorithm::Bruck if collective == Collective::AllToAll => bruck_all_to_all::program(n),
         Algorithm::Bruck => bruck::program(collective, n),
         Algorithm::Rabenseifner => rabenseifner::program(n),

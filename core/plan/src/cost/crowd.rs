@@ -34,12 +34,26 @@ pub(super) fn over_sockets(collective: Collective, algorithm: Algorithm, n: u32,
             Cost { path, all, waits: 0, ..cost }
         }
         // What is not sent from where the user has it is copied once more on either side.
-        (Collective::AllGather, Algorithm::Bruck | Algorithm::Pat) => {
-            let copied = |counts: Counts| Counts { moved_bytes: COPIED_AGAIN * counts.moved_bytes, ..counts };
-            Cost { path: copied(cost.path), all: copied(cost.all), ..cost }
+        (Collective::AllGather, Algorithm::Bruck | Algorithm::RecursiveDoubling | Algorithm::Pat) => {
+            with_bytes(COPIED_AGAIN, cost)
         }
+        // A ring folds what has just come, and sends it on while it is near.
+        (
+            Collective::ReduceScatter | Collective::ReduceScatterV,
+            Algorithm::Bruck | Algorithm::RecursiveDoubling | Algorithm::Pat,
+        ) => with_bytes(FOLDED_APART, cost),
+        (
+            Collective::ReduceScatter | Collective::ReduceScatterV,
+            Algorithm::Direct | Algorithm::DirectTree,
+        ) if n > 4 => with_bytes(FOLDED_APART, cost),
         _ => cost,
     }
+}
+
+/// A cost with so many times as many bytes moved.
+fn with_bytes(times: f64, cost: Cost) -> Cost {
+    let more = |counts: Counts| Counts { moved_bytes: times * counts.moved_bytes, ..counts };
+    Cost { path: more(cost.path), all: more(cost.all), ..cost }
 }
 
 /// The cost of a rooted collective in shared memory among `n` ranks, more than there are cores.
@@ -57,5 +71,7 @@ pub(super) fn crowded(algorithm: Algorithm, n: u32, rates: &Rates, cost: Cost) -
 
 /// What a byte takes that is sent out of scratch and received there, of one in user memory: measured.
 const COPIED_AGAIN: f64 = 1.6;
+/// What a byte takes that is folded in scratch or with those of many slots, of one that a ring folds: measured.
+const FOLDED_APART: f64 = 1.4;
 /// What a message between ranks of one core takes of one between cores: measured.
 const NEAR: f64 = 0.4;

@@ -27,7 +27,8 @@ pub(super) fn cost(collective: Collective, algorithm: Algorithm, load: &Load) ->
         Algorithm::Rabenseifner | Algorithm::Swing => bruck(true, load).and(&bruck(false, load)),
         Algorithm::DoubleTree => double_tree(load),
         Algorithm::Pat => pat(collective.reduces(), load, algorithm.bundle(load.n)),
-        _ => recursive_doubling(load),
+        _ if collective == Collective::AllReduce => recursive_doubling(load),
+        _ => doubling_blocks(collective.reduces(), load),
     }
 }
 
@@ -99,6 +100,23 @@ fn recursive_doubling(load: &Load) -> Counts {
         moves: (rounds + 1) * load.passes(load.bytes),
         moved_bytes: (rounds + sends) as f64 * whole,
         folded_bytes: (rounds + folds) as f64 * whole,
+    }
+}
+
+/// Each block once, and before and behind it what pairs add: a block or all of them.
+fn doubling_blocks(reduces: bool, load: &Load) -> Counts {
+    let rounds = u64::from(load.n.ilog2());
+    let (waits, pairs, _) = pair_steps(load.n);
+    let (n, whole) = (f64::from(load.n), load.bytes as f64);
+    let block = load.bytes.div_ceil(u64::from(load.n));
+    let widest = if pairs > 0 { u64::from(load.n) } else { u64::from(load.n / 2) };
+    let torn = if pairs > 0 { whole + block as f64 } else { 0.0 };
+    let moved_bytes = whole * (n - 1.0) / n + torn;
+    Counts {
+        messages: rounds + waits,
+        moves: (2 * rounds + u64::from(!reduces) + 2 * pairs) * load.passes(widest * block),
+        moved_bytes,
+        folded_bytes: if reduces { moved_bytes } else { 0.0 },
     }
 }
 

@@ -339,7 +339,10 @@ const fn through_slots(collective: Collective, algorithm: Algorithm, n: u32) -> 
         // Only more than two ranks can do both copies side by side.
         (Collective::ReduceScatter, Algorithm::Ring) => n == 2,
         (Collective::AllToAll, Algorithm::Bruck)
-        | (Collective::AllGather | Collective::ReduceScatter, Algorithm::Bruck | Algorithm::Pat)
+        | (
+            Collective::AllGather | Collective::ReduceScatter,
+            Algorithm::Bruck | Algorithm::RecursiveDoubling | Algorithm::Pat,
+        )
         | (Collective::Scatter, Algorithm::Binomial) => true,
         _ => false,
     }
@@ -537,6 +540,8 @@ mod tests {
             (AllReduce, Rabenseifner),
             (AllGather, Bruck),
             (ReduceScatter, Bruck),
+            (AllGather, RecursiveDoubling),
+            (ReduceScatter, RecursiveDoubling),
             (AllToAll, Bruck),
             (AllGather, Pat),
             (ReduceScatter, Pat),
@@ -553,8 +558,9 @@ mod tests {
         ];
         for (collective, algorithm) in pairs {
             let sizes = match algorithm {
-                // Where few ranks stand in pairs, the formula is on the safe side.
-                RecursiveDoubling => [2, 3, 4, 6, 7, 8, 12, 14, 15, 24, 28, 30].as_slice(),
+                // Where ranks stand in pairs, the formula is on the safe side: of blocks, wherever they do.
+                RecursiveDoubling if collective != AllReduce => [2, 4, 8].as_slice(),
+                RecursiveDoubling => &[2, 3, 4, 6, 7, 8, 12, 14, 15, 24, 28, 30],
                 _ => &[2, 3, 5, 6, 7, 8, 12, 14, 15, 20, 21, 24, 28],
             };
             for n in sizes.iter().copied() {

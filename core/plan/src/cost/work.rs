@@ -42,6 +42,15 @@ pub(super) fn work(collective: Collective, algorithm: Algorithm, load: &Load) ->
             let moves = 2.0 * peers + folds + if load.n <= 4 { 0.0 } else { peers };
             (2.0 * n * peers * block_passes, n * moves * block_passes, 2.0 * all, all)
         }
+        (Collective::AllGather | Collective::ReduceScatter, Algorithm::RecursiveDoubling) => {
+            let pairs = f64::from(Pairs::of(load.n).count);
+            let (seats, rounds) = (n - pairs, f64::from(Pairs::of(load.n).rounds));
+            let passes = load.passes(if pairs > 0.0 { load.bytes } else { halves(load) }) as f64;
+            let messages = seats * rounds + 2.0 * pairs;
+            let around = if collective.reduces() { 5.0 * pairs } else { n + 3.0 * pairs };
+            let moved = all + pairs * whole / n;
+            (messages * passes, (2.0 * seats * rounds + around) * passes, moved, folded(all))
+        }
         (_, Algorithm::RecursiveDoubling) => {
             let pairs = f64::from(Pairs::of(load.n).count);
             let seats = n - pairs;

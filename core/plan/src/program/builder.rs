@@ -463,6 +463,13 @@ impl Term {
     }
 }
 
+impl Term {
+    /// Its value, if it depends on nothing.
+    pub(crate) fn as_constant(self) -> Option<i32> {
+        (self == Term::from(self.constant)).then_some(self.constant)
+    }
+}
+
 impl From<i32> for Term {
     fn from(constant: i32) -> Term {
         Term { constant, ..ZERO }

@@ -84,6 +84,18 @@ fn golden_tables() {
             "<= 32768 recursive_doubling x1; <= 524288 double_tree x1; <= 1048576 two_shot x1; <= 2097152 double_tree x1; else two_shot x1",
         ),
         (8, Rates::LOOPBACK.on(8, 2), Collective::AllReduce, "<= 67108864 binomial x1; else ring x1"),
+        (
+            8,
+            Rates::LOOPBACK.on(8, 2),
+            Collective::AllGather,
+            "<= 131072 recursive_doubling x1; <= 8388608 direct x1; else ring x1",
+        ),
+        (
+            8,
+            Rates::LOOPBACK.on(8, 2),
+            Collective::ReduceScatter,
+            "<= 262144 recursive_doubling x1; else ring x1",
+        ),
         (8, Rates::LOOPBACK.on(8, 2), Collective::AllToAll, "<= 131072 bruck x1; else direct x1"),
         (
             64,
@@ -149,7 +161,7 @@ fn golden_tables_of_nodes() {
             8,
             (Rates::RDMA, LINKED),
             Collective::AllGather,
-            "<= 8192 pat x1; <= 2097152 pat x2; <= 4194304 pat x4; <= 8388608 pat x2; <= 16777216 pat x4; else direct x2",
+            "<= 8192 recursive_doubling x1; <= 2097152 recursive_doubling x2; <= 4194304 recursive_doubling x4; <= 8388608 recursive_doubling x2; <= 67108864 recursive_doubling x4; else direct x2",
         ),
         (
             &[8; 16],
@@ -200,7 +212,7 @@ fn golden_tables_of_nodes() {
             1,
             (Rates::SOCKET, memory),
             Collective::ReduceScatter,
-            "<= 65536 pat x1; <= 262144 pat x2; <= 8388608 ring x2; else ring x4",
+            "<= 16384 recursive_doubling x1; <= 65536 pat x1; <= 262144 pat x2; <= 8388608 ring x2; else ring x4",
         ),
     ];
     let mut wrong = String::new();

@@ -32,7 +32,12 @@ pub(super) fn traffic(nodes: &Nodes, collective: Collective, algorithm: Algorith
         (_, Algorithm::Bruck) => nodes.shifts(bruck(n)),
         (_, Algorithm::Rabenseifner) => nodes.shifts(bruck(n)).twice(),
         (_, Algorithm::Pat) => nodes.shifts(pat(n, algorithm.bundle(n))),
-        (_, Algorithm::RecursiveDoubling) => nodes.doubling(),
+        (Collective::AllReduce, Algorithm::RecursiveDoubling) => nodes.doubling(2.0, |_| 1.0),
+        (_, Algorithm::RecursiveDoubling) => {
+            // Of as many seats there are at most twice as many places.
+            let most = if n.is_power_of_two() { block } else { 2.0 * block };
+            nodes.doubling(1.0 + block, |k| f64::from(1_u32 << k) * most)
+        }
         (_, Algorithm::Swing) => nodes.swing(),
         (_, Algorithm::DoubleTree) => nodes.two_trees(weights),
         (_, Algorithm::Binomial) => {
@@ -66,9 +71,9 @@ impl Traffic {
         }
     }
 
-    /// And before and behind it a vector from the second of each pair to the first and back, for which so many messages are
-    /// waited; up to so many pairs of a node are `torn`, of two nodes.
-    fn with_pairs(self, pairs: Pairs, torn: f64, waits: u64) -> Traffic {
+    /// And before and behind it `both` from the second of each pair to the first and back, of which one is a vector, for which
+    /// so many messages are waited; up to so many pairs of a node are `torn`, of two nodes.
+    fn with_pairs(self, pairs: Pairs, torn: f64, waits: u64, both: f64) -> Traffic {
         if pairs.count == 0 {
             return self;
         }
@@ -78,7 +83,7 @@ impl Traffic {
             near_messages: self.near_messages + near,
             link_bytes: self.link_bytes + torn,
             rank_bytes: self.rank_bytes + torn.min(1.0),
-            apart_bytes: self.apart_bytes + 2.0,
+            apart_bytes: self.apart_bytes + both,
             ..self
         }
     }
@@ -217,21 +222,21 @@ impl Nodes {
         Traffic { alone: if alone > 0.0 { alone / traffic.link_bytes } else { 0.0 }, ..traffic }
     }
 
-    /// Recursive doubling: in round k seats that differ in bit k exchange S.
-    fn doubling(&self) -> Traffic {
+    /// Recursive doubling: in round k seats that differ in bit k exchange such shares; see [`Traffic::with_pairs`] for `both`.
+    fn doubling(&self, both: f64, share: impl Fn(u32) -> f64) -> Traffic {
         let pairs = Pairs::of(self.n);
         let (seats, torn) = (self.seats(pairs), self.torn(pairs));
         let sizes: Vec<u32> = seats.iter().map(|(first, end)| end - first).collect();
         let leave = |k: usize, node: usize| {
             let (first, end) = seats[node];
             let zeros = |seat: u32| u64::from(seat) - with_bit(seat.into(), k as u32);
-            let both = match end.checked_sub(1 << k) {
+            let stay = match end.checked_sub(1 << k) {
                 Some(last) if last > first => 2 * (zeros(last) - zeros(first)) as u32,
                 _ => 0,
             };
-            end - first - both
+            end - first - stay
         };
-        let shares = vec![1.0; pairs.rounds as usize];
+        let shares: Vec<f64> = (0..pairs.rounds).map(share).collect();
         let traffic = self.exchanges(&shares, &sizes, leave);
         let far =
             (0..shares.len()).filter(|k| (0..seats.len()).any(|node| leave(*k, node) > 0)).count() as u64;
@@ -244,7 +249,7 @@ impl Nodes {
         let far_moves = far as f64 / shares.len() as f64;
         let traffic =
             Traffic { far_messages: far, near_messages: shares.len() as u64 - far, far_moves, ..traffic };
-        traffic.with_pairs(pairs, torn, waits)
+        traffic.with_pairs(pairs, torn, waits, both)
     }
 
     /// Swing: of the seats of a node d + 1 or, in every other step and if the first is even, d − 1 have their partner at distance
@@ -270,7 +275,7 @@ impl Nodes {
             _ => (pairs.rounds.into(), 0),
         };
         let far_moves = far_messages as f64 / shares.len() as f64;
-        Traffic { far_messages, near_messages, far_moves, ..traffic }.twice().with_pairs(pairs, torn, 2)
+        Traffic { far_messages, near_messages, far_moves, ..traffic }.twice().with_pairs(pairs, torn, 2, 2.0)
     }
 
     /// The seats of each node: the first, and the one behind the last.
