@@ -167,6 +167,6 @@ fn on_all_cores(
 }
 
 /// Algorithms of all collectives.
-const PLANS: u64 = 45;
+const PLANS: u64 = 47;
 /// Up to here every plan is walked through each axis of cases.
 const MAX_RANKS: u32 = 24;

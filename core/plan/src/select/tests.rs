@@ -39,6 +39,7 @@ fn shown(selection: &Selection, collective: Collective) -> String {
     selection.table(collective).iter().map(line).collect()
 }
 
+// long: a row for each table
 #[test]
 fn golden_tables() {
     let table = |n, rates, collective| shown(&Selection::new(inputs(n, rates)).unwrap(), collective);
