@@ -155,11 +155,10 @@ fn messages_on_devices_cross_each_other() {
     }
 }
 
-#[test]
-fn a_rank_that_leaves_ends_the_kernels_of_the_others() {
-    let short = [("CCL_TIMEOUT", "20s")];
-    let Some(config) = on("0", "a_rank_that_leaves_ends_the_kernels_of_the_others", &short) else { return };
-    let outcomes = local::try_run_with(&config, 2, |comm| {
+/// Rank 0 is in an all-reduce when rank 1 aborts, and hears why.
+#[track_caller]
+fn hears_of_an_abort(config: &Config) {
+    let outcomes = local::try_run_with(config, 2, |comm| {
         if comm.rank() == Rank(1) {
             std::thread::sleep(std::time::Duration::from_millis(200));
             comm.aborter().abort("the test is about this");
@@ -169,6 +168,13 @@ fn a_rank_that_leaves_ends_the_kernels_of_the_others() {
     });
     let error = outcomes.unwrap().swap_remove(0).unwrap_err();
     assert!(error.to_string().contains("the test is about this"), "{error}");
+}
+
+#[test]
+fn a_rank_that_leaves_ends_the_kernels_of_the_others() {
+    let short = [("CCL_TIMEOUT", "20s")];
+    let Some(config) = on("0", "a_rank_that_leaves_ends_the_kernels_of_the_others", &short) else { return };
+    hears_of_an_abort(&config);
 }
 
 #[test]

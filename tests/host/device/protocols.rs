@@ -4,7 +4,7 @@ use ccl::{Communicator, Config, Dtype, Rank, ReduceOp, Request, Result, local};
 
 use super::alone::{alone, settings};
 use super::graphs::replays;
-use super::{all, on};
+use super::{all, hears_of_an_abort, on};
 use crate::matrix::sweep_of;
 
 const LINES: [&str; 2] = ["ll", "ll128"];
@@ -218,16 +218,7 @@ fn an_abort_ends_kernels_under_each_protocol() {
     for name in LINES {
         let short = [("CCL_PROTO", name), ("CCL_TIMEOUT", "20s")];
         let Some(config) = on("0", "an_abort_ends_kernels_under_each_protocol", &short) else { return };
-        let outcomes = local::try_run_with(&config, 2, |comm| {
-            if comm.rank() == Rank(1) {
-                std::thread::sleep(std::time::Duration::from_millis(200));
-                comm.aborter().abort("the test is about this");
-                return Ok(());
-            }
-            comm.all_reduce_in_place(&mut [1.0f32; 100], ReduceOp::Sum)
-        });
-        let error = outcomes.unwrap().swap_remove(0).unwrap_err();
-        assert!(error.to_string().contains("the test is about this"), "{name}: {error}");
+        hears_of_an_abort(&config);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Short all-reduces by a kernel of their own: the bytes of the program that they stand for, and its errors.
 
-use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, local};
+use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, local};
 
 use super::alone::{alone, settings};
 use super::graphs::replays;
-use super::on;
+use super::{hears_of_an_abort, on};
 use crate::matrix::sweep_of;
 
 const OWN: [(&str, &str); 2] = [("CCL_CUDA_ONE_SHOT", "4K"), ("CCL_ALGO", "all_reduce:one_shot")];
@@ -129,14 +129,5 @@ fn heard(config: &Config, counts: [usize; 2]) {
 fn an_abort_ends_a_kernel_of_their_own() {
     let short = [OWN[0], OWN[1], ("CCL_TIMEOUT", "20s")];
     let Some(config) = on("0", "an_abort_ends_a_kernel_of_their_own", &short) else { return };
-    let outcomes = local::try_run_with(&config, 2, |comm| -> Result<()> {
-        if comm.rank() == Rank(1) {
-            std::thread::sleep(std::time::Duration::from_millis(200));
-            comm.aborter().abort("the test is about this");
-            return Ok(());
-        }
-        comm.all_reduce_in_place(&mut [1.0f32; 100], ReduceOp::Sum)
-    });
-    let error = outcomes.unwrap().swap_remove(0).unwrap_err();
-    assert!(error.to_string().contains("the test is about this"), "{error}");
+    hears_of_an_abort(&config);
 }
