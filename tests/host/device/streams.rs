@@ -20,8 +20,12 @@ fn calls_on_default_streams() {
             for _ in 0..4 {
                 doubled(&comm, &mut buffer, &first)?;
                 first.synchronize()?;
+                // The legacy stream and those of threads wait for what is on the other at the time, of either rank, and so
+                // does who waits for the legacy stream: no rank is on the one while another is still on the other.
+                comm.barrier()?;
                 doubled(&comm, &mut buffer, &own)?;
                 own.synchronize()?;
+                comm.barrier()?;
             }
             let mut values = [0i32; 1000];
             buffer.read(&mut values)?;
