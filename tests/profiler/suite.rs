@@ -14,7 +14,7 @@ use crate::report::{folder, left_open, reports};
 fn whatever_communicates_keeps_the_promises() {
     let (plugins, found) = (folder(), folder());
     std::fs::copy(program::checking_profiler(), plugins.join("libccl-profiler.so")).unwrap();
-    for (arguments, fewest, kills) in SUITE {
+    for (arguments, fewest, killed) in SUITE {
         let mut tests = program::cargo_test(LIMIT_S, arguments);
         attach(&mut tests, &plugins, &found);
         program::succeeds(&mut tests);
@@ -28,7 +28,7 @@ fn whatever_communicates_keeps_the_promises() {
             sum("dropped")
         );
         assert!(reports.0.len() >= fewest, "{arguments:?}: {} communicators", reports.0.len());
-        assert!(kills || open == 0, "{arguments:?}: {open} communicators were never finalised");
+        assert!(open <= killed, "{arguments:?}: {open} communicators were never finalised");
         std::fs::remove_dir_all(&found).unwrap();
         std::fs::create_dir_all(&found).unwrap();
     }
@@ -43,13 +43,13 @@ fn attach(tests: &mut Command, plugins: &Path, found: &Path) {
     tests.env("CHECK_FOLDER", found).env("CHECK_REFUSE", "any").env("CCL_TUNING_FILE", "none");
 }
 
-/// Arguments of `cargo test`, the fewest communicators there are, and whether processes are killed.
-const SUITE: [(&[&str], usize, bool); 5] = [
-    (&["-p", "ccl-tests", "--test", "host"], 1000, false),
-    (&["-p", "ccl-tests", "--test", "process"], 500, true),
-    (&["-p", "ccl-tests", "--test", "fault"], 1, true),
-    (&["-p", "ccl", "--lib"], 30, true),
-    (&["-p", "ccl", "--test", "nccl_plugins"], 20, true),
+/// Arguments of `cargo test`, the fewest communicators there are, and the most that are killed with their processes.
+const SUITE: [(&[&str], usize, usize); 5] = [
+    (&["-p", "ccl-tests", "--test", "host"], 1000, 2),
+    (&["-p", "ccl-tests", "--test", "process"], 500, usize::MAX),
+    (&["-p", "ccl-tests", "--test", "fault"], 1, usize::MAX),
+    (&["-p", "ccl", "--lib"], 30, usize::MAX),
+    (&["-p", "ccl", "--test", "nccl_plugins"], 20, usize::MAX),
 ];
 
 /// They may have to be built.
