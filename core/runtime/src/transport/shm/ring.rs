@@ -72,6 +72,17 @@ impl Producer {
         }
     }
 
+    /// Whether the line to fill next is known to be free; reads nothing that the consumer writes.
+    #[inline]
+    pub(super) fn next_is_free(&self) -> bool {
+        self.lines.free(self.released)
+    }
+
+    /// Messages below this one are known to have been released.
+    pub(super) fn known_released(&self) -> u64 {
+        self.released
+    }
+
     /// Messages below this one have been released.
     #[inline]
     pub(super) fn released(&mut self, head: &impl Word) -> u64 {

@@ -85,6 +85,17 @@ impl Slots {
         Some((self.chosen, self.offset))
     }
 
+    /// Where a next message of `bytes` bytes goes, if slots are used in turn and the next is among the free ones by then:
+    /// its slot, and how far into it.
+    pub(super) fn ahead(&self, released: u64, bytes: usize) -> Option<(usize, usize)> {
+        let turns = self.turns.as_ref()?;
+        if self.last[turns.next] > released || self.is_read(turns.next) {
+            return None;
+        }
+        let start = turns.starts[turns.next];
+        Some((turns.next, if start + bytes <= turns.room_bytes { start } else { 0 }))
+    }
+
     /// The slot that was chosen last, and how far into it the message goes.
     pub(super) fn chosen(&self) -> (usize, usize) {
         (self.chosen, self.offset)
@@ -181,6 +192,25 @@ mod tests {
         let bytes = unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.bytes) };
         assert!(bytes.len() == 9000 && bytes.iter().all(|byte| *byte == bytes[0]));
         bytes[0]
+    }
+
+    #[test]
+    fn what_is_ahead_is_where_the_next_message_goes() {
+        let mut slots = Slots::new(3, Some(9000));
+        let (mut known, mut unknown) = (0, 0);
+        for message in 0..50u64 {
+            let (released, bytes) = (message.saturating_sub(2), 1000 + 1700 * (message as usize % 4));
+            let ahead = slots.ahead(released.saturating_sub(message % 2), bytes);
+            let chosen = slots.choose(released, bytes).unwrap();
+            match ahead {
+                Some(ahead) => assert_eq!(ahead, chosen, "message {message}"),
+                None => unknown += 1,
+            }
+            known += usize::from(ahead.is_some());
+            slots.take(message);
+        }
+        assert!(known > 20 && unknown > 10, "{known} {unknown}");
+        assert_eq!(Slots::new(3, None).ahead(9, 10), None, "no turns, and no slot is the next");
     }
 
     #[test]
