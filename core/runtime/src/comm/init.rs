@@ -25,8 +25,8 @@ use crate::exec;
 use crate::exec::Tuning;
 use crate::exec::device::{DeviceEngine, Opened};
 use crate::exec::engine::{Engine, EngineParts};
-use crate::exec::plans::{self, Cut, Direct, Plans, Reach};
-use crate::exec::trial;
+use crate::exec::plans::{self, Cut, Direct, Plans, Reach, Room};
+use crate::exec::trial::{self, Verdict};
 use crate::observe::flight::{Flight, Place, Recorded};
 use crate::observe::profiler::Profile;
 use crate::transport::{
@@ -182,8 +182,12 @@ impl Communicator {
         let chunk_bytes = chunk_bytes.min(slot_bytes);
         let (lends_on_the_way, mapped_bytes) =
             (network_only && all.lends, if hosted { config.mapped() as usize } else { 0 });
-        let roomy = roomy && config.chunk_bytes().is_none();
-        let cut = Cut { slot_bytes, chunk_bytes, roomy, direct, lends_on_the_way, mapped_bytes };
+        let room = match config.chunk_bytes() {
+            None if roomy => Room::CoreForEach,
+            None if !all.used && fabric.are_few_for_all()? => Room::FewOnFewer,
+            _ => Room::Other,
+        };
+        let cut = Cut { slot_bytes, chunk_bytes, room, direct, lends_on_the_way, mapped_bytes };
         let mapped = fabric.one_process() && mapped_bytes > 0;
         let selection = if asks {
             let comm = (rank, n, fabric.number()?);
@@ -244,10 +248,15 @@ fn direct_reads(fabric: &mut Fabric, control: &Control, roomy: bool, config: &Co
         None if !roomy || control.n() < 2 || fabric.one_process() => Ok(Direct::WhereFaster),
         None => {
             let (ranks, deadline) = ((control.rank(), control.n()), Instant::now() + config.init_timeout());
-            let found = trial::reading_is_faster(fabric, ranks, &|| Relay::check(control), deadline)?;
-            let votes = control.all_gather(vec![u8::from(found)])?;
-            let agreed = votes.iter().all(|vote| vote[..] == [1]);
-            Ok(if agreed { Direct::Tried } else { Direct::Never })
+            let found = trial::reading(fabric, ranks, &|| Relay::check(control), deadline)?;
+            let votes = control.all_gather(vec![found as u8])?;
+            let all = |least: Verdict| {
+                votes.iter().all(|vote| vote.first().is_some_and(|vote| *vote >= least as u8))
+            };
+            Ok(match all(Verdict::Faster) {
+                true => Direct::Tried { far: all(Verdict::FasterByFar) },
+                false => Direct::Never,
+            })
         }
     }
 }
@@ -522,7 +531,7 @@ mod tests {
         let sums = connected(|mut fabric, control| {
             let (rank, peer) = (control.rank(), Rank(1 - control.rank().0));
             let deadline = Instant::now() + Duration::from_secs(20);
-            trial::reading_is_faster(&mut fabric, (rank, 2), &|| Relay::check(control), deadline).unwrap();
+            trial::reading(&mut fabric, (rank, 2), &|| Relay::check(control), deadline).unwrap();
             let send = fabric.send_edge(peer, ccl_plan::Channel(0), 0).unwrap();
             let receive = fabric.receive_edge(peer, ccl_plan::Channel(0), 0).unwrap();
             fabric.sender(send).acquire(0).unwrap().unwrap();
@@ -544,7 +553,7 @@ mod tests {
         let found = connected(|mut fabric, control| {
             let rank = control.rank();
             let soon = Instant::now() + Duration::from_millis(50);
-            let trial = || trial::reading_is_faster(&mut fabric, (rank, 2), &|| Relay::check(control), soon);
+            let trial = || trial::reading(&mut fabric, (rank, 2), &|| Relay::check(control), soon);
             (rank.0 == 0).then(trial).map(Result::unwrap_err)
         });
         let error = found[0].as_ref().unwrap();
@@ -555,6 +564,7 @@ mod tests {
     fn a_rank_without_another_agrees() {
         let config = Config::from_vars([("CCL_SOCKET_IFNAME", "lo")]).unwrap();
         let (mut fabric, _) = open(&[], Rank(0), 1, &config).unwrap();
-        assert!(trial::reading_is_faster(&mut fabric, (Rank(2), 3), &|| Ok(()), Instant::now()).unwrap());
+        let found = trial::reading(&mut fabric, (Rank(2), 3), &|| Ok(()), Instant::now()).unwrap();
+        assert_eq!(found, Verdict::FasterByFar);
     }
 }

@@ -1,5 +1,7 @@
 //! What a call may lend to its peers instead of copying it for them.
 
+use std::ops::RangeInclusive;
+
 use ccl_plan::cost::sends_the_same;
 use ccl_plan::plan::Cast;
 use ccl_plan::program::{Checked, Instruction, Operand, OperandId};
@@ -79,26 +81,30 @@ impl Lendable {
     }
 }
 
-/// From how many bytes on a message of a collective is better read where the sender has it, between processes with a core
-/// each, where a trial found reading faster; `None` if however long it is not. Measured: ADR 0057.
-pub(super) const fn read_where_tried(collective: Collective) -> Option<usize> {
-    match collective {
+/// How long the messages of a collective are that are better read where the sender has them, between processes with a core
+/// each, where a trial found reading faster, `far` if by far; `None` if none are. Measured: ADR 0057, 0067.
+pub(super) const fn read_where_tried(collective: Collective, far: bool) -> Option<RangeInclusive<usize>> {
+    let (from, up_to) = match collective {
         Collective::Send
         | Collective::Recv
         | Collective::AllGather
         | Collective::AllGatherV
         | Collective::AllToAll
-        | Collective::AllToAllV => Some(8 << 10),
-        Collective::ReduceScatter | Collective::ReduceScatterV => Some(16 << 10),
-        Collective::Scatter | Collective::ScatterV => Some(48 << 10),
-        Collective::Broadcast => Some(64 << 10),
+        | Collective::AllToAllV => (8 << 10, usize::MAX),
+        Collective::ReduceScatter | Collective::ReduceScatterV => (16 << 10, usize::MAX),
+        Collective::Scatter | Collective::ScatterV => (48 << 10, usize::MAX),
+        // The root of a long one would look on while others copy.
+        Collective::Broadcast if far => (64 << 10, (2 << 20) - 1),
+        Collective::Broadcast => (64 << 10, usize::MAX),
         // What is folded is better folded out of slots than read and then folded.
+        Collective::AllReduce if far => (512 << 10, 16 << 20),
         Collective::AllReduce
         | Collective::Reduce
         | Collective::Gather
         | Collective::GatherV
-        | Collective::Barrier => None,
-    }
+        | Collective::Barrier => return None,
+    };
+    Some(from..=up_to)
 }
 
 /// Whether ranks send the same to several others, and the credit that this takes is known: a user's program may need

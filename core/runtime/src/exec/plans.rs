@@ -72,8 +72,8 @@ pub(crate) struct Cut {
     pub(crate) slot_bytes: usize,
     /// Longer chunks are cut: copies of one rank then overlap with those of the next.
     pub(crate) chunk_bytes: usize,
-    /// Whether few ranks go through memory, each with a core: a length then cuts in the way that is best for it.
-    pub(crate) roomy: bool,
+    /// How much room ranks have, where that decides how a length is best cut.
+    pub(crate) room: Room,
     /// Which messages are lent and read directly.
     pub(crate) direct: Direct,
     /// Whether every edge goes through a network and sends user memory from where it is.
@@ -94,12 +94,27 @@ impl Cut {
     fn piece_bytes(&self, collective: Collective, share_bytes: usize) -> usize {
         let message = matches!(collective, Collective::Send | Collective::Recv);
         let long = if flows_one_way(collective) { LONG_ONE_WAY_BYTES } else { LONG_SHARE_BYTES };
-        match self.roomy {
-            true if share_bytes >= long => LONG_PIECE_BYTES.min(self.slot_bytes),
-            true if message && share_bytes <= SHORT_MESSAGE_BYTES => SHORT_PIECE_BYTES.min(self.chunk_bytes),
+        match self.room {
+            Room::CoreForEach if share_bytes >= long => LONG_PIECE_BYTES.min(self.slot_bytes),
+            Room::CoreForEach if message && share_bytes <= SHORT_MESSAGE_BYTES => {
+                SHORT_PIECE_BYTES.min(self.chunk_bytes)
+            }
+            Room::FewOnFewer => LONG_PIECE_BYTES.min(self.slot_bytes),
             _ => self.chunk_bytes,
         }
     }
+}
+
+/// How much room the ranks of a host have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    /// Few ranks go through memory, each with a core.
+    CoreForEach,
+    /// Few ranks go through memory, and share cores: each piece costs a turn of a core, and the slots of all still fit
+    /// the nearest caches.
+    FewOnFewer,
+    /// Anything else, or the user has said how to cut.
+    Other,
 }
 
 /// Which messages are lent and read directly, where all that the programs of a call send may be lent.
@@ -109,8 +124,8 @@ pub(crate) enum Direct {
     Never,
     /// Those for which it is faster.
     WhereFaster,
-    /// Those for which it is among few processes with a core each, where a trial said so.
-    Tried,
+    /// Those for which it is among few processes with a core each, where a trial said so; and whether by far.
+    Tried { far: bool },
     /// All of so many bytes and more.
     From(usize),
 }
@@ -482,6 +497,27 @@ impl Plans {
         })
     }
 
+    /// From how many bytes on messages are read where the sender has them, in a call with such shares; `None`: none is.
+    fn read(&self, collective: Collective, share_bytes: usize) -> Option<usize> {
+        // Blocks that differ have no common share, and no limit.
+        let all = share_bytes.checked_mul(self.n as usize).unwrap_or(0);
+        let from = match self.cut.direct {
+            Direct::Never => return None,
+            Direct::WhereFaster if all > MOST_READ_BYTES => return None,
+            Direct::Tried { .. } if all > MOST_READ_APART_BYTES => return None,
+            Direct::WhereFaster => read_from_bytes(collective, self.n)? as usize,
+            Direct::Tried { far } => {
+                let lengths = read_where_tried(collective, far)?;
+                if share_bytes > *lengths.end() {
+                    return None;
+                }
+                *lengths.start()
+            }
+            Direct::From(bytes) => bytes,
+        };
+        (share_bytes >= from).then_some(from)
+    }
+
     /// Elements per Move, and what is lent.
     ///
     /// Small enough that copies of one rank overlap with those of the next, large enough that the
@@ -512,14 +548,8 @@ impl Plans {
                 "raise CCL_BUFFSIZE, or leave the algorithm out by CCL_ALGO",
             ));
         }
-        let direct = match self.cut.direct {
-            Direct::Never => None,
-            Direct::WhereFaster => read_from_bytes(program.collective, self.n).map(|bytes| bytes as usize),
-            Direct::Tried => read_where_tried(program.collective),
-            Direct::From(bytes) => Some(bytes),
-        };
-        // What is shorter must fit a slot.
-        let direct = direct.filter(|from| share_bytes >= *from).map(|from| from.min(self.cut.slot_bytes));
+        // What is shorter than the least that is read must fit a slot.
+        let direct = self.read(program.collective, share_bytes).map(|from| from.min(self.cut.slot_bytes));
         let message = matches!(program.collective, Collective::Send | Collective::Recv);
         let piece_bytes = match chunk_bytes == self.cut.chunk_bytes {
             true => self.cut.piece_bytes(program.collective, share_bytes),
@@ -739,6 +769,11 @@ const DIRECT_SCRATCH_BYTES: usize = 256 << 10;
 /// From so many bytes on a message is cut into pieces that fit slots, so that a sender with nothing else to do can
 /// copy instead of looking on. Shorter ones gain nothing by it.
 const LONG_MESSAGE_BYTES: usize = 2 << 20;
+/// What all ranks together send is read up to so much: what has left the caches is as fast to be copied twice, by both ends
+/// (ADR 0067). Of ranks that share cores,
+const MOST_READ_BYTES: usize = 48 << 20;
+/// and of those with a core each.
+const MOST_READ_APART_BYTES: usize = 96 << 20;
 /// Pieces of short messages, whose receiver begins early.
 const SHORT_PIECE_BYTES: usize = 8 << 10;
 const SHORT_MESSAGE_BYTES: usize = 32 << 10;

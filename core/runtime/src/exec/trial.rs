@@ -20,6 +20,17 @@ enum Way {
     Read,
 }
 
+/// What a trial found.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Verdict {
+    /// Reading is not faster, or not clearly.
+    Slots,
+    /// Reading takes clearly less time than slots,
+    Faster,
+    /// and less than half as long: also what is folded is better read, if it is long.
+    FasterByFar,
+}
+
 /// One rank's part.
 struct Trial<'a> {
     fabric: &'a mut Fabric,
@@ -34,8 +45,8 @@ struct Trial<'a> {
     deadline: Instant,
 }
 
-/// Whether this rank and the other of its pair are clearly faster if what they send is read where it is. A rank that
-/// is left over has nothing against it.
+/// Whether this rank and the other of its pair are faster if what they send is read where it is. A rank that is left
+/// over has nothing against it.
 ///
 /// Call on all ranks of a host, each a process with a core, where all read each other's memory. Blocks until the other of
 /// the pair has done its part, some milliseconds; what the trial sent has arrived when it returns.
@@ -43,15 +54,15 @@ struct Trial<'a> {
 /// # Errors
 ///
 /// What `check` says meanwhile; a peer that does not do its part until `deadline`.
-pub(crate) fn reading_is_faster(
+pub(crate) fn reading(
     fabric: &mut Fabric,
     (rank, n): (Rank, u32),
     check: &dyn Fn() -> Result<()>,
     deadline: Instant,
-) -> Result<bool> {
+) -> Result<Verdict> {
     let peer = Rank(rank.0 ^ 1);
     if peer.0 >= n {
-        return Ok(true);
+        return Ok(Verdict::FasterByFar);
     }
     let (send, receive) = (fabric.send_edge(peer, CHANNEL, 0)?, fabric.receive_edge(peer, CHANNEL, 0)?);
     let piece_bytes = PIECE_BYTES.min(fabric.slot_bytes());
@@ -72,7 +83,12 @@ pub(crate) fn reading_is_faster(
         ?read,
         "ways between processes"
     );
-    Ok(read * CLEARLY.1 < slots * CLEARLY.0)
+    let below = |(share, of): (u32, u32)| read * of < slots * share;
+    Ok(match below(CLEARLY) {
+        true if below(BY_FAR) => Verdict::FasterByFar,
+        true => Verdict::Faster,
+        false => Verdict::Slots,
+    })
 }
 
 impl Trial<'_> {
@@ -178,5 +194,7 @@ const ATTEMPTS: usize = 8;
 const WARMING_ATTEMPTS: usize = 32;
 /// Reading must take less than so much of the time through slots: what it takes grows when caches do not hold the data.
 const CLEARLY: (u32, u32) = (4, 5);
+/// Below this share of it long all-reduces gained by reading, above it they lost up to three quarters of their speed.
+const BY_FAR: (u32, u32) = (9, 20);
 /// Looks at the edges before others may run.
 const PATIENCE: u32 = 1 << 12;

@@ -422,6 +422,11 @@ impl Fabric {
         Ok(self.cores_of_one_host()? > 0 && self.is_roomy(&self.connected()?.infos))
     }
 
+    /// Whether all ranks are on one host, and few. Errors: not connected.
+    pub(crate) fn are_few_for_all(&self) -> Result<bool> {
+        Ok(self.cores_of_one_host()? > 0 && self.connected()?.infos.len() <= FEW_RANKS)
+    }
+
     /// Whether this rank's host has few ranks, and a core for each.
     fn is_roomy(&self, infos: &[TransportInfo]) -> bool {
         let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
