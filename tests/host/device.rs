@@ -12,6 +12,7 @@ mod lent;
 mod protocols;
 mod special;
 mod streams;
+mod suspended;
 
 use ccl::transport::PathKind;
 use ccl::{

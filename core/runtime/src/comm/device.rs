@@ -10,7 +10,7 @@ use crate::stream::Stream;
 impl Communicator {
     /// The number of the device that this rank works on (`CCL_DEVICE`); `None` if it works on host memory.
     pub fn device(&self) -> Option<u32> {
-        self.with_engine(|engine| Ok(engine.device().map(|device| device.ordinal()))).unwrap_or(None)
+        self.with_engine(|engine| Ok(engine.device_number())).unwrap_or(None)
     }
 
     /// Makes one call on memory given by address and waits until this rank's part is complete. The buffers in `request`
@@ -79,6 +79,42 @@ impl Communicator {
     /// The memory must stay where it is as long as the registration is there.
     pub unsafe fn register_at(&self, address: u64, bytes: usize) -> Result<Registration> {
         self.with_engine(|engine| engine.register_on_device(Registered::Range(address, bytes)))
+    }
+
+    /// Gives back all device memory that the communicator has taken, on all ranks, until [`Communicator::resume`]: slots, programs,
+    /// scratch, copies of host memory. Connections, settings, streams, registrations and loaded kernels stay. Ranks that work on host memory take part,
+    /// and give their scratch back.
+    ///
+    /// Waits for all calls made so far, and for all other ranks, which suspend as well: one thread cannot suspend several
+    /// ranks. Until then every call is a usage error; [`Communicator::async_error`] still says if a rank has failed.
+    ///
+    /// # Errors
+    ///
+    /// A usage error, on all ranks, where graphs hold calls of the communicator: they have addresses of its memory. A usage
+    /// error if it is suspended already. The driver's, and those of ranks that do not come in time, fail the communicator.
+    pub fn suspend(&self) -> Result<()> {
+        self.with_engine(|engine| engine.suspend())
+    }
+
+    /// Takes device memory again, on all ranks, and lets calls be made as before [`Communicator::suspend`]. Devices agree
+    /// anew on who reaches whom. Waits for all other ranks.
+    ///
+    /// # Errors
+    ///
+    /// A usage error if it is not suspended. Too little device memory, other errors of the driver, and those of ranks that do
+    /// not come in time, fail the communicator.
+    pub fn resume(&self) -> Result<()> {
+        self.with_engine(|engine| engine.resume())
+    }
+
+    /// Device memory that the communicator has taken for this rank now, in bytes; 0 while it is suspended, and for a rank that works on
+    /// host memory. What a driver adds to each allocation, and the code of kernels, is not in it. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// The communicator is being dropped.
+    pub fn device_memory(&self) -> Result<u64> {
+        self.with_engine(|engine| Ok(engine.device().map_or(0, |device| device.memory_bytes())))
     }
 
     /// Queues a call for its stream; the engine is told to launch it by whoever calls this.

@@ -198,12 +198,12 @@ impl Communicator {
             selection
         };
         let mut plans = Plans::new((rank, n), cut, reach, selection, nodes);
-        let device = match hosted {
-            true => None,
-            false => {
+        let device_cut = (!hosted).then(|| (fabric.slots(), slot_bytes, plans::most_channels(config)));
+        let device = match device_cut {
+            None => None,
+            Some(cut) => {
                 plans.keep_to_slots(opened.is_some());
                 let gather = |bytes| control.all_gather(bytes);
-                let cut = (fabric.slots(), slot_bytes, plans::most_channels(config));
                 DeviceEngine::join(opened, (rank, n), fabric.infos()?, cut, (control.board(), &gather))?
             }
         };
@@ -216,8 +216,18 @@ impl Communicator {
         profile.iter().for_each(|profile| fabric.profile(profile.emitter()));
         let flight = Arc::clone(&recorded.flight);
         let (for_engine, deadline) = (Arc::clone(&control), config.timeout());
-        let parts =
-            EngineParts { rank, n, fabric, control: for_engine, plans, flight, deadline, profile, device };
+        let parts = EngineParts {
+            rank,
+            n,
+            fabric,
+            control: for_engine,
+            plans,
+            flight,
+            deadline,
+            profile,
+            device,
+            device_cut,
+        };
         let engine = Engine::new(parts)?;
         if !hosted {
             // Freeing memory may wait for kernels that wait for this rank: none runs before all ranks are here.

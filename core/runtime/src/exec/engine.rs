@@ -8,6 +8,7 @@
 //! The small path (one blocking operation at a time, same shape as the last one) allocates nothing,
 //! takes no lock and makes no system call while peers are prompt.
 
+mod asleep;
 mod attended;
 
 use std::collections::VecDeque;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use ccl_plan::layout::Tables;
 use ccl_plan::{Collective, Dtype, Rank};
 
+use self::asleep::Asleep;
 use super::device::DeviceEngine;
 use super::host::{Operation, Poll, Reason, Stop, is_message};
 use super::plans::{Decision, Explained, Plans};
@@ -57,6 +59,10 @@ pub(crate) struct Engine {
     profile: Option<Box<Profile>>,
     /// Carries everything out, if the rank works on a device.
     device: Option<Box<DeviceEngine>>,
+    /// Slots, their bytes and channels of ranks that work on devices, if any rank does.
+    device_cut: Option<(usize, usize, u16)>,
+    /// While the communicator is suspended; `failed` then says so to whoever makes a call.
+    asleep: Option<Asleep>,
     /// Whether there is a profiler or a device, which calls must be told of.
     attended: bool,
 }
@@ -85,6 +91,7 @@ pub(crate) struct EngineParts {
     pub(crate) deadline: Duration,
     pub(crate) profile: Option<Box<Profile>>,
     pub(crate) device: Option<Box<DeviceEngine>>,
+    pub(crate) device_cut: Option<(usize, usize, u16)>,
 }
 
 impl Engine {
@@ -111,6 +118,8 @@ impl Engine {
             attended: parts.profile.is_some() || parts.device.is_some(),
             profile: parts.profile,
             device: parts.device,
+            device_cut: parts.device_cut,
+            asleep: None,
         })
     }
 
@@ -283,7 +292,7 @@ impl Engine {
     /// Advances everything that can advance, without blocking.
     pub(crate) fn poll(&mut self) -> Result<Poll> {
         if let Some(error) = &self.failed {
-            return Err(error.clone());
+            return if self.asleep.is_some() { Ok(Poll::Done) } else { Err(error.clone()) };
         }
         let polled = if self.device.is_some() { self.poll_device() } else { self.poll_queue() };
         polled.map_err(|error| self.fail(error))
@@ -390,7 +399,8 @@ impl Engine {
 
     /// The first error, if the communicator has failed.
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.failed.clone().or_else(|| self.control.alarm().error())
+        let failed = if self.asleep.is_some() { None } else { self.failed.clone() };
+        failed.or_else(|| self.control.alarm().error())
     }
 
     /// Ends a sleep of whoever drives, when an alarm is raised.
@@ -558,8 +568,9 @@ impl Engine {
 
     /// The communicator has failed: nothing more runs, and every gate opens.
     fn fail(&mut self, error: Error) -> Error {
-        if let Some(first) = &self.failed {
-            return first.clone();
+        match &self.failed {
+            Some(first) if self.asleep.is_none() => return first.clone(),
+            _ => self.asleep = None,
         }
         let on_device = self.device.as_ref().and_then(|device| device.oldest());
         let bound =

@@ -73,6 +73,11 @@ impl Edges {
         Ok(Edges { me, n, view, table, indexes, known: HashSet::new(), used: 0, pumps: Vec::new() })
     }
 
+    /// All device memory of these tables.
+    pub(super) fn memory(&self) -> impl Iterator<Item = &DeviceMemory> {
+        self.indexes.iter().chain([&self.table])
+    }
+
     /// The edges of a protocol: those that the indexes number.
     pub(super) fn table_address(&self, protocol: Protocol) -> u64 {
         self.table.address() + (protocol as usize * size_of::<DeviceEdge>()) as u64

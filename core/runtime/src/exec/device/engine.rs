@@ -14,6 +14,7 @@ use ccl_plan::program::Checked;
 use ccl_plan::{Collective, Rank};
 
 use super::captured::Captured;
+use super::dormant::{Dormant, Kept};
 use super::edges::Edges;
 use super::kernels::Kernels;
 use super::launch::{Prepared, StreamPlace};
@@ -52,7 +53,7 @@ pub(crate) struct DeviceEngine {
     /// Copies of inputs that a call overwrites.
     pub(super) aside: Vec<DeviceMemory>,
     pub(super) captured: Captured,
-    lending: Lending,
+    pub(super) lending: Lending,
     /// By the caller's streams.
     beside: Vec<Beside>,
     /// Why a pump has nothing more to fetch: an error if a call still waits for it.
@@ -65,7 +66,9 @@ pub(crate) struct DeviceEngine {
     pub(super) one_shot: Option<OneShot>,
     pub(super) peers: Peers,
     pub(super) board: Arc<Board>,
-    pub(super) opened: Opened,
+    pub(super) opened: Arc<Opened>,
+    /// Its memory is being given back while the communicator goes on.
+    pub(super) is_put_down: bool,
 }
 
 /// One call, numbered, with what was decided of it. The addresses in `bound` are the device's.
@@ -154,6 +157,21 @@ impl DeviceEngine {
         opened: Option<Opened>,
         (me, n): (Rank, u32),
         infos: &[TransportInfo],
+        cut: (usize, usize, u16),
+        told: (&Arc<Board>, Gather<'_>),
+    ) -> Result<Option<Box<DeviceEngine>>> {
+        DeviceEngine::wake(opened.map(Dormant::new), (me, n), infos, cut, told)
+    }
+
+    /// [`DeviceEngine::join`] of ranks that may have had an engine before.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(crate) fn wake(
+        own: Option<Dormant>,
+        (me, n): (Rank, u32),
+        infos: &[TransportInfo],
         (slots, slot_bytes, channels): (usize, usize, u16),
         (board, gather): (&Arc<Board>, Gather<'_>),
     ) -> Result<Option<Box<DeviceEngine>>> {
@@ -167,17 +185,24 @@ impl DeviceEngine {
             has: [true, false, false],
             inbox_bytes: 0,
         };
-        let peers = peers::agree(opened.as_ref(), me, infos, view, gather)?;
-        let (Some(opened), Some(peers)) = (opened, peers) else { return Ok(None) };
-        DeviceEngine::new(opened, peers, (me, n), board).map(|engine| Some(Box::new(engine)))
+        let peers = peers::agree(own.as_ref().map(|own| &*own.opened), me, infos, view, gather)?;
+        let (Some(own), Some(peers)) = (own, peers) else { return Ok(None) };
+        DeviceEngine::new(own, peers, (me, n), board).map(|engine| Some(Box::new(engine)))
     }
 
-    fn new(opened: Opened, peers: Peers, (me, n): (Rank, u32), board: &Arc<Board>) -> Result<DeviceEngine> {
-        let view = peers.view;
-        let own_stream = Arc::new(Stream::new(&opened.context, 0).map_err(failed)?);
-        let pinned = PinnedMemory::new(&opened.context, Signals::BYTES, ccl_cuda::HostCaching::Cached)
-            .map_err(failed)?;
-        let signals = Arc::new(Signals::new(pinned));
+    fn new(own: Dormant, peers: Peers, (me, n): (Rank, u32), board: &Arc<Board>) -> Result<DeviceEngine> {
+        let (view, opened) = (peers.view, own.opened);
+        let Kept { stream: own_stream, signals, kernels, lending } = match own.kept {
+            Some(kept) => kept,
+            None => {
+                let stream = Arc::new(Stream::new(&opened.context, 0).map_err(failed)?);
+                let pinned =
+                    PinnedMemory::new(&opened.context, Signals::BYTES, ccl_cuda::HostCaching::Cached)
+                        .map_err(failed)?;
+                let signals = Arc::new(Signals::new(pinned));
+                Kept { stream, signals, kernels: Kernels::new(), lending: Lending::default() }
+            }
+        };
         let edges = Edges::new((me, n), view, &opened, &own_stream)?;
         let barriers = opened.memory(usize::from(view.channels) * 2 * size_of::<LaneBarrier>())?;
         barriers.fill(0, &own_stream).map_err(failed)?;
@@ -200,16 +225,17 @@ impl DeviceEngine {
             scratch: Vec::new(),
             aside: Vec::new(),
             captured: Captured::default(),
-            lending: Lending::default(),
+            lending,
             beside: Vec::new(),
             ended: None,
             beside_blocks: 0,
             staging: Staging::default(),
-            kernels: Kernels::new(),
+            kernels,
             one_shot,
             peers,
             board: Arc::clone(board),
             opened,
+            is_put_down: false,
         };
         engine.write_comms()?;
         Ok(engine)
@@ -601,7 +627,9 @@ impl DeviceEngine {
 
 impl Drop for DeviceEngine {
     fn drop(&mut self) {
-        self.stop();
+        if !self.is_put_down {
+            self.stop();
+        }
         for stream in self.streams.values().chain([&self.own_stream]) {
             if let Err(error) = stream.synchronize() {
                 tracing::debug!(%error, "a stream ended badly");

@@ -231,7 +231,7 @@ impl DeviceEngine {
         if let Some(known) = self.programs.get(&key).filter(|known| known.channels >= channels) {
             return Ok(known.memory.address());
         }
-        let device = (&self.opened, &*self.own_stream);
+        let device = (&*self.opened, &*self.own_stream);
         for of in edges(program, self.n, self.me, root, None) {
             for channel in (0..channels).map(Channel) {
                 self.edges.ensure((purpose, of, channel), &self.peers, device, fabric)?;

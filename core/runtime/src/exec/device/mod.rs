@@ -10,6 +10,7 @@ mod buffer;
 mod cache;
 mod captured;
 mod compiler;
+mod dormant;
 mod edges;
 mod engine;
 mod image;
@@ -30,6 +31,7 @@ mod supply;
 use ccl_cuda::{Context, DeviceMemory, Driver};
 
 pub use self::buffer::{Addresses, DeviceBuffer};
+pub(crate) use self::dormant::Dormant;
 pub(crate) use self::engine::{Call, DeviceEngine, Registered, Staged};
 use self::image::Supply;
 pub use self::lent::Registration;

@@ -69,6 +69,10 @@ impl Region {
     pub(super) fn address(&self) -> u64 {
         self.memory.address()
     }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
 }
 
 impl RegionView {

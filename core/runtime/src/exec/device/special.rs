@@ -64,6 +64,11 @@ impl OneShot {
         Ok(Some(OneShot { me, n, most_bytes: opened.one_shot_bytes, peers: table, epochs, blocks, threads }))
     }
 
+    /// Its device memory, but for inboxes.
+    pub(super) fn memory(&self) -> [&DeviceMemory; 2] {
+        [&self.peers, &self.epochs]
+    }
+
     /// Whether the kernel makes a call: all ranks answer the same for the same call.
     pub(super) fn serves(
         &self,

@@ -96,6 +96,11 @@ impl Staging {
         Ok(Some(memory))
     }
 
+    /// All device memory that no call has.
+    pub(super) fn memory(&self) -> impl Iterator<Item = &DeviceMemory> {
+        self.spare.iter()
+    }
+
     /// No kernel uses these tables any more.
     pub(super) fn keep_tables(&mut self, tables: Option<PinnedMemory>) {
         self.tables.extend(tables);

@@ -36,6 +36,7 @@ impl Engine {
 
     /// How a peer is reached, and why.
     pub(crate) fn path(&self, peer: Rank) -> Result<transport::Path> {
+        self.is_awake()?;
         let path = self.fabric.path(peer)?;
         let Some(device) = &self.device else { return Ok(path) };
         Ok(match device.why_proxied(peer) {
@@ -69,6 +70,9 @@ impl Engine {
         at: Addresses<'_>,
         (stream, gate, is_grouped): (&Stream, Option<Gate>, bool),
     ) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         if self.device.is_none() && at.is_on_device() {
             return Err(not_of_the_host().on(self.rank).during(request.collective.name()));
         }
@@ -76,9 +80,6 @@ impl Engine {
         let bound = bound.map_err(|error| error.on(self.rank).during(request.collective.name()))?;
         if self.device.is_none() {
             return self.submit_bound(bound, request.tables().as_ref(), gate);
-        }
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
         }
         let bytes = request.lengths_at(self.rank, self.n)?;
         let target = stream.device().ok_or_else(no_cuda_stream).and_then(|stream| match &mut self.device {
@@ -98,6 +99,7 @@ impl Engine {
 
     /// Registers device memory, for this rank alone.
     pub(crate) fn register_on_device(&mut self, memory: Registered<'_>) -> Result<Registration> {
+        self.is_awake()?;
         let registered = match &mut self.device {
             Some(device) => device.register(memory),
             None => Err(not_of_the_host()),
