@@ -488,10 +488,13 @@ pub(super) fn edge_settings(n: u32, config: &Config) -> TransportSettings {
     // With many ranks an edge each way for every pair adds up: smaller slots keep the sum in cache.
     let share = config.buffsize() as usize / slots / (n as usize).div_ceil(EDGES_AT_FULL_SIZE);
     let slot_bytes = share.clamp(LEAST_SLOT_BYTES, MOST_SLOT_BYTES).next_multiple_of(64);
+    // A program of the user's may need all slots that it was verified with.
+    let near_slots = if config.algo_file().is_empty() { (slots / 4).max(LEAST_SLOTS) } else { slots };
     TransportSettings {
         channels: plans::most_channels(config),
         tags: crate::exec::host::EDGE_TAGS,
         slots,
+        near_slots,
         slot_bytes,
         net_slot_bytes: NET_SLOTS_LONGER * slot_bytes,
         checksum: if config.checksum() { Checksum::Crc32 } else { Checksum::Off },
@@ -502,6 +505,8 @@ pub(super) fn edge_settings(n: u32, config: &Config) -> TransportSettings {
 /// Ranks up to which an edge gets its full buffer.
 const EDGES_AT_FULL_SIZE: usize = 8;
 const LEAST_SLOT_BYTES: usize = 4 << 10;
+/// What the library's own programs need to run without ever waiting for each other for good.
+const LEAST_SLOTS: usize = 2;
 const MOST_SLOT_BYTES: usize = 1 << 20;
 /// How much longer a slot towards a network is: long messages cost it less.
 const NET_SLOTS_LONGER: usize = 4;

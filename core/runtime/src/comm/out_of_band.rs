@@ -200,7 +200,7 @@ impl Pause {
 }
 
 /// Small, since a rank has six ends; long enough for the infos of a hundred ranks.
-const SHAPE: SlotShape = SlotShape { slots: 4, slot_bytes: 16 << 10 };
+const SHAPE: SlotShape = SlotShape { slots: 4, used: 4, slot_bytes: 16 << 10 };
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,9 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 /// Bytes of the last-level cache of the first processor, as the system tells; `None` if it does not.
+///
+/// A virtual machine of few processors is shown the cache of a whole host, of which it has a share. So no more counts than
+/// [`MOST_BYTES_EACH`] for each processor that shares it.
 pub fn last_level_bytes() -> Option<usize> {
     static FOUND: OnceLock<Option<usize>> = OnceLock::new();
     *FOUND.get_or_init(|| last_level_under(Path::new("/sys/devices/system/cpu/cpu0/cache")))
@@ -14,10 +17,25 @@ fn last_level_under(folder: &Path) -> Option<usize> {
     let caches = std::fs::read_dir(folder).ok()?.flatten().filter_map(|entry| {
         let text = |name: &str| std::fs::read_to_string(entry.path().join(name)).ok();
         let holds_data = text("type")?.trim() != "Instruction";
-        holds_data.then(|| parse(text("size")?.trim())).flatten()
+        let share =
+            text("shared_cpu_list").and_then(|list| Some(count(list.trim())?.max(1) * MOST_BYTES_EACH));
+        let bytes = holds_data.then(|| parse(text("size")?.trim())).flatten()?;
+        Some(bytes.min(share.unwrap_or(usize::MAX)))
     });
     caches.max()
 }
+
+/// How many processors a list such as `0-3,8` names.
+fn count(list: &str) -> Option<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+    };
+    list.split(',').map(range).sum()
+}
+
+/// More than any processor has for each of those that share a cache.
+const MOST_BYTES_EACH: usize = 32 << 20;
 
 /// A size as in `1024K`.
 pub(super) fn parse(size: &str) -> Option<usize> {
@@ -51,6 +69,23 @@ mod tests {
             std::fs::write(cache.join("size"), format!("{size}\n")).unwrap();
         }
         assert_eq!(last_level_under(folder.path()), Some(36 << 20));
+        let shared = folder.path().join("index3");
+        std::fs::write(shared.join("size"), "491520K\n").unwrap();
+        std::fs::write(shared.join("shared_cpu_list"), "0-1\n").unwrap();
+        assert_eq!(
+            last_level_under(folder.path()),
+            Some(64 << 20),
+            "two processors are shown a host's cache"
+        );
+        std::fs::write(shared.join("shared_cpu_list"), "0-31,64-95\n").unwrap();
+        assert_eq!(last_level_under(folder.path()), Some(480 << 20));
+    }
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        let counted = ["0", "0-3", "0-3,8", "1,3,5-6"].map(|list| count(list).unwrap());
+        assert_eq!(counted, [1, 4, 5, 4]);
+        assert_eq!([count(""), count("x"), count("3-1"), count("1-")], [None; 4]);
     }
 
     #[test]

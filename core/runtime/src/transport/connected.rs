@@ -60,7 +60,7 @@ impl Connected {
                 SendKind::Memory(MemorySend::new(receiver, self.neighbours.me(), channel, tag, self.roomy)?)
             }
             None => {
-                let shape = net_shape(settings);
+                let shape = self.net_shape_to(settings, me, peer);
                 SendKind::Net(Box::new(self.network(settings, me)?.sender(key, shape)?))
             }
         };
@@ -91,7 +91,7 @@ impl Connected {
                 ReceiveKind::Memory(MemoryReceive::new(own, sender, local, channel, tag, self.roomy)?)
             }
             None => {
-                let shape = net_shape(settings);
+                let shape = self.net_shape_to(settings, me, peer);
                 ReceiveKind::Net(Box::new(self.network(settings, me)?.receiver(key, shape)?))
             }
         };
@@ -109,6 +109,14 @@ impl Connected {
     /// Whether a peer's edges go through the network.
     pub(super) fn is_networked(&self, peer: Rank) -> bool {
         self.kinds[peer.index()] == PathKind::Net
+    }
+
+    /// The slots of a network edge to a peer: within a host whose ranks have a core each so few that caches keep them
+    /// (ADR 0070).
+    fn net_shape_to(&self, settings: &TransportSettings, me: Rank, peer: Rank) -> SlotShape {
+        let shape = net_shape(settings);
+        let is_near = self.infos[peer.index()].is_on_host_of(&self.infos[me.index()]) && !self.wait.crowded();
+        SlotShape { used: if is_near { settings.near_slots.min(shape.slots) } else { shape.slots }, ..shape }
     }
 
     fn name(&self, from: Rank, to: Rank, key: EdgeKey, channel: Channel) -> EdgeName {
@@ -144,5 +152,5 @@ fn shape(settings: &TransportSettings, slot_bytes: usize) -> SlotShape {
         Checksum::Off => 0,
         Checksum::Crc32 => TRAILER_BYTES,
     };
-    SlotShape { slots: settings.slots, slot_bytes: slot_bytes + trailer_bytes }
+    SlotShape { slots: settings.slots, used: settings.slots, slot_bytes: slot_bytes + trailer_bytes }
 }

@@ -24,6 +24,8 @@ pub struct TransportSettings {
     pub tags: u8,
     /// Slots of an edge.
     pub slots: usize,
+    /// How many of them are used where an edge through a network stays within a host whose ranks have a core each.
+    pub near_slots: usize,
     /// Most payload bytes of a slot.
     pub slot_bytes: usize,
     /// The same of a slot towards a network, which moves long messages better.
@@ -150,7 +152,7 @@ impl TransportSettings {
 
     /// Refuses shapes that no layout can have.
     pub(super) fn check(&self) -> Result<()> {
-        let slots = [self.slots, self.slot_bytes, self.net_slot_bytes];
+        let slots = [self.slots, self.near_slots, self.slot_bytes, self.net_slot_bytes];
         let shape = [&[usize::from(self.channels), usize::from(self.tags)], &slots[..]].concat();
         if shape.contains(&0) {
             let cause = format!("expected at least one channel, tag, slot and byte, found {shape:?}");
@@ -175,6 +177,7 @@ impl Default for TransportSettings {
             channels: 1,
             tags: 1,
             slots: 8,
+            near_slots: 8,
             slot_bytes: 64 << 10,
             net_slot_bytes: 256 << 10,
             shared_memory: SharedMemory::Use,

@@ -54,6 +54,8 @@ pub(crate) struct Network {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotShape {
     pub(crate) slots: usize,
+    /// So many of them are used, in turn; there is memory for all.
+    pub(crate) used: usize,
     pub(crate) slot_bytes: usize,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Header {
 impl Slots {
     pub(super) fn new(shape: SlotShape, ledger: &Ledger) -> Result<Slots> {
         let staging = Staging::new(shape.staging_bytes(), ledger)?;
-        Ok(Slots { staging, count: shape.slots, capacity_bytes: shape.slot_bytes })
+        Ok(Slots { staging, count: shape.used, capacity_bytes: shape.slot_bytes })
     }
 
     /// The slot of a message.
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn messages_do_not_overlap_and_payloads_are_aligned() {
         for capacity in [1, 63, 64, 1000] {
-            let shape = SlotShape { slots: 3, slot_bytes: capacity };
+            let shape = SlotShape { slots: 3, used: 3, slot_bytes: capacity };
             let slots = Slots::new(shape, &Ledger::default()).unwrap();
             for slot in 0..shape.slots {
                 let (message, payload) = (slots.message(slot).addr().get(), slots.payload(slot).addr().get());
