@@ -65,6 +65,8 @@ def run(suite):
         suite.step(f"{n} ranks in graphs", lambda n=n: graphs(suite, n), 40)
     for n in (2,) if dry else (1, 2, 4, 8):
         suite.step(f"{n} ranks, many replays", lambda n=n: replays(suite, n), 60)
+    for ranks_as in ("threads", "processes"):
+        suite.step(f"2 ranks that suspend, in {ranks_as}", lambda ranks_as=ranks_as: suspended(suite, ranks_as), 40)
     suite.step("abort", lambda: abort(suite), 30)
 
 
@@ -132,6 +134,13 @@ def special(suite, n):
     made = suite.perf("all_reduce", n, [*words, "--placement", "both", "--iters", "0"], env=BY_THEIR_OWN)
     replayed = suite.perf("all_reduce", n, ["--counts", "67", "-w", "1", "--graph", "4", "--iters", "3"], env=BY_THEIR_OWN)
     return f"{len(made) + len(replayed)} points"
+
+
+def suspended(suite, ranks_as):
+    """Device memory is given back and taken again before each call; between processes by new handles."""
+    env, how = side_by_side(suite) if ranks_as == "processes" else (None, "")
+    words = ["--counts", "67" if suite.dry else "1,67,1031", "-d", "float", "--iters", "0", "--suspend"]
+    return f"{len(suite.perf('all_reduce,all_gather,alltoall', 2, words, ranks_as, env))} points{how}"
 
 
 def graphs(suite, n):

@@ -100,6 +100,9 @@ pub(crate) struct Args {
     /// Put so many calls into a CUDA graph and time its replays; needs --memory device on every rank
     #[arg(long, value_name = "CALLS", value_parser = clap::value_parser!(u64).range(1..=1024))]
     graph: Option<u64>,
+    /// Suspend the communicator and resume it before each line, which gives device memory back and takes it again
+    #[arg(long, conflicts_with_all = ["graph", "workload", "overlap", "levels"])]
+    suspend: bool,
     /// What ranks work on: host memory, a CUDA device each (cuda), or all the same one (cuda:K)
     #[arg(long, value_name = "WHERE", default_value = "host")]
     pub(crate) device: Place,
@@ -227,6 +230,7 @@ impl Args {
             lanes: self.group as usize,
             memory: self.memory,
             graph: self.graph_calls()?,
+            suspends: self.suspend,
             format: self.format(),
             plot: self.plot.clone(),
         })

@@ -36,6 +36,8 @@ pub(crate) struct Options {
     pub(crate) memory: MemoryKind,
     /// Calls in a graph that is replayed, if one is.
     pub(crate) graph: Option<u64>,
+    /// Whether the communicator is suspended and resumed before each row.
+    pub(crate) suspends: bool,
     /// What is printed.
     pub(crate) format: Format,
     /// Where the plot goes.

@@ -68,6 +68,10 @@ struct Session<'a> {
 
 impl Session<'_> {
     fn row(&mut self, point: &Point) -> Result<Row> {
+        if self.options.suspends {
+            self.comm.suspend()?;
+            self.comm.resume()?;
+        }
         let wanted = self.options.placements;
         let in_place = point.operation.has_in_place() && wanted != Placements::OutOfPlace;
         // What has no in-place form is measured all the same.
