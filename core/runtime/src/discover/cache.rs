@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 /// Bytes of the last-level cache of the first processor, as the system tells; `None` if it does not.
 ///
 /// A virtual machine of few processors is shown the cache of a whole host, of which it has a share. So no more counts than
-/// [`MOST_BYTES_EACH`] for each processor that shares it.
+/// 32 MiB for each processor that shares it.
 pub fn last_level_bytes() -> Option<usize> {
     static FOUND: OnceLock<Option<usize>> = OnceLock::new();
     *FOUND.get_or_init(|| last_level_under(Path::new("/sys/devices/system/cpu/cpu0/cache")))
