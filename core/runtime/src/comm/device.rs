@@ -86,7 +86,7 @@ impl Communicator {
     /// and give their scratch back.
     ///
     /// Waits for all calls made so far, and for all other ranks, which suspend as well: one thread cannot suspend several
-    /// ranks. Until then every call is a usage error; [`Communicator::async_error`] still says if a rank has failed.
+    /// ranks. Until it is resumed every call is a usage error; [`Communicator::async_error`] still says if a rank has failed.
     ///
     /// # Errors
     ///
@@ -108,7 +108,8 @@ impl Communicator {
     }
 
     /// Device memory that the communicator has taken for this rank now, in bytes; 0 while it is suspended, and for a rank that works on
-    /// host memory. What a driver adds to each allocation, and the code of kernels, is not in it. Never blocks.
+    /// host memory. What a driver adds to each allocation, the code of kernels, and copies of host memory
+    /// that calls under way have, are not in it. Never blocks.
     ///
     /// # Errors
     ///

@@ -542,6 +542,16 @@ mod tests {
     }
 
     #[test]
+    fn few_slots_are_used_within_a_host_unless_a_program_may_need_all() {
+        let near = |vars: &[(&str, &str)]| {
+            edge_settings(2, &Config::from_vars(vars.iter().copied()).unwrap()).near_slots
+        };
+        let slots = ["2", "8", "16"].map(|slots| near(&[("CCL_SLOTS", slots)]));
+        assert_eq!(slots, [2, 2, 4]);
+        assert_eq!(near(&[("CCL_SLOTS", "16"), ("CCL_ALGO_FILE", "mine.ccl")]), 16);
+    }
+
+    #[test]
     fn a_trial_leaves_edges_as_they_were() {
         let sums = connected(|mut fabric, control| {
             let (rank, peer) = (control.rank(), Rank(1 - control.rank().0));

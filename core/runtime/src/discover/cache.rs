@@ -17,16 +17,16 @@ fn last_level_under(folder: &Path) -> Option<usize> {
     let caches = std::fs::read_dir(folder).ok()?.flatten().filter_map(|entry| {
         let text = |name: &str| std::fs::read_to_string(entry.path().join(name)).ok();
         let holds_data = text("type")?.trim() != "Instruction";
-        let share =
-            text("shared_cpu_list").and_then(|list| Some(count(list.trim())?.max(1) * MOST_BYTES_EACH));
+        let share = text("shared_cpu_list")
+            .and_then(|list| Some(processors_in(list.trim())?.max(1) * MOST_BYTES_EACH));
         let bytes = holds_data.then(|| parse(text("size")?.trim())).flatten()?;
         Some(bytes.min(share.unwrap_or(usize::MAX)))
     });
     caches.max()
 }
 
-/// How many processors a list such as `0-3,8` names.
-fn count(list: &str) -> Option<usize> {
+/// How many processors a list such as `0-3,8` names, as the system writes them; `None` if it is no such list.
+pub fn processors_in(list: &str) -> Option<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
@@ -83,9 +83,9 @@ mod tests {
 
     #[test]
     fn lists_of_processors_are_counted() {
-        let counted = ["0", "0-3", "0-3,8", "1,3,5-6"].map(|list| count(list).unwrap());
+        let counted = ["0", "0-3", "0-3,8", "1,3,5-6"].map(|list| processors_in(list).unwrap());
         assert_eq!(counted, [1, 4, 5, 4]);
-        assert_eq!([count(""), count("x"), count("3-1"), count("1-")], [None; 4]);
+        assert_eq!(["", "x", "3-1", "1-"].map(processors_in), [None; 4]);
     }
 
     #[test]

@@ -134,3 +134,21 @@ fn lent(program: &Checked, scales: bool, divides: bool) -> bool {
         !sends || keeps || matches!(source, Some(Operand::Input(_) | Operand::Output(_)))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_reduces_are_read_only_where_that_is_faster_by_far_and_long_broadcasts_only_where_it_is_not() {
+        let reads = |collective, far, bytes: usize| {
+            read_where_tried(collective, far).is_some_and(|lengths| lengths.contains(&bytes))
+        };
+        let all_reduces = [(false, 1 << 20), (true, 1 << 20), (true, 1 << 10), (true, 32 << 20)];
+        let all_reduces = all_reduces.map(|(far, bytes)| reads(Collective::AllReduce, far, bytes));
+        assert_eq!(all_reduces, [false, true, false, false]);
+        let broadcasts = [(false, 64 << 20), (true, 64 << 20), (true, 1 << 20), (true, 1 << 10)];
+        let broadcasts = broadcasts.map(|(far, bytes)| reads(Collective::Broadcast, far, bytes));
+        assert_eq!(broadcasts, [true, false, true, false]);
+    }
+}

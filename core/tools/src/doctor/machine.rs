@@ -79,11 +79,7 @@ fn field(path: &str, name: &str) -> Option<String> {
 /// Processors that are switched on, in this process's reach or not.
 fn online_cpus() -> usize {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    let count = |part: &str| {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(last.parse::<usize>().ok()? + 1 - first.parse::<usize>().ok()?)
-    };
-    text.trim().split(',').filter_map(count).sum()
+    ccl::discover::cache::processors_in(text.trim()).unwrap_or(0)
 }
 
 /// Enough for a job of a few hundred ranks without shared memory.

@@ -78,8 +78,7 @@ impl Slots {
         self.chosen = (from..self.last.len()).chain(0..from).find(free)?;
         self.offset = 0;
         if let Some(turns) = &mut self.turns {
-            let start = turns.starts[self.chosen];
-            self.offset = if start + bytes <= turns.room_bytes { start } else { 0 };
+            self.offset = turns.offset(self.chosen, bytes);
             turns.bytes = bytes;
         }
         Some((self.chosen, self.offset))
@@ -92,8 +91,7 @@ impl Slots {
         if self.last[turns.next] > released || self.is_read(turns.next) {
             return None;
         }
-        let start = turns.starts[turns.next];
-        Some((turns.next, if start + bytes <= turns.room_bytes { start } else { 0 }))
+        Some((turns.next, turns.offset(turns.next, bytes)))
     }
 
     /// The slot that was chosen last, and how far into it the message goes.
@@ -125,6 +123,14 @@ impl Slots {
     /// Whether somebody else may still read a slot.
     fn is_read(&self, slot: usize) -> bool {
         self.readers.iter().any(|(other, _)| *other == slot)
+    }
+}
+
+impl Turns {
+    /// How far into a slot its next message goes, of so many bytes: behind the last one while there is room.
+    fn offset(&self, slot: usize, bytes: usize) -> usize {
+        let start = self.starts[slot];
+        if start + bytes <= self.room_bytes { start } else { 0 }
     }
 }
 
