@@ -1,6 +1,7 @@
 //! Copies to one or several outputs, through the cache or around it.
 
 use super::level::Level;
+use crate::memory::lines::{LINE_BYTES, ask_for_all, claim_all};
 
 /// Copies `bytes` bytes to every output, 1 to 4, in one pass over the input.
 ///
@@ -18,7 +19,7 @@ pub unsafe fn copy(input: *const u8, outputs: &[*mut u8], bytes: usize) {
         [_] => {}
         // SAFETY: the caller's contract.
         _ => unsafe {
-            in_blocks(input, outputs, bytes, 0, |_, from, to, bytes| {
+            in_blocks(input, outputs, bytes, |from, to, bytes| {
                 if !std::ptr::eq(to, from) {
                     std::ptr::copy_nonoverlapping(from, to, bytes);
                 }
@@ -27,32 +28,60 @@ pub unsafe fn copy(input: *const u8, outputs: &[*mut u8], bytes: usize) {
     }
 }
 
-/// [`copy`] with non-temporal stores to all but the first `cached` outputs: for outputs that will not fit the
-/// cache, or are better not in it. The stores are complete for other threads after whatever publishes them,
-/// as after ordinary stores.
+/// [`copy`] for long data, with non-temporal stores to all but the first `cached` outputs: for outputs that will not
+/// fit the cache, or are better not in it. What is read and written next is asked for ahead (ADR 0072). The stores are
+/// complete for other threads after whatever publishes them, as after ordinary stores.
 ///
 /// # Safety
 ///
 /// As [`copy`].
-pub unsafe fn copy_streaming(input: *const u8, outputs: &[*mut u8], cached: usize, bytes: usize) {
-    let head = outputs.get(cached).map_or(0, |output| output.align_offset(LINE_BYTES));
+pub unsafe fn copy_long(input: *const u8, (outputs, cached): (&[*mut u8], usize), bytes: usize) {
     let level = Level::detect();
-    // SAFETY: the caller's contract.
-    unsafe {
-        in_blocks(input, outputs, bytes, head, |index, from, to, bytes| {
-            if std::ptr::eq(to, from) {
-            } else if index < cached {
-                std::ptr::copy_nonoverlapping(from, to, bytes);
-            } else {
-                stream(level, from, to, bytes);
+    let mut start = 0;
+    while start < bytes {
+        let length = tile_bytes(outputs, cached, start).min(bytes - start);
+        let ahead = ahead(start, bytes);
+        ask_for_all(input.wrapping_add(ahead.start), ahead.len());
+        for output in &outputs[..cached] {
+            claim_all(output.wrapping_add(ahead.start), ahead.len());
+        }
+        for (index, output) in outputs.iter().enumerate() {
+            // SAFETY: `start + length <= bytes`, inside the caller's ranges.
+            unsafe {
+                let (from, to) = (input.add(start), output.add(start));
+                if std::ptr::eq(to, from) {
+                } else if index < cached {
+                    std::ptr::copy_nonoverlapping(from, to, length);
+                } else {
+                    stream(level, from, to, length);
+                }
             }
-        });
+        }
+        start += length;
     }
-    fence();
+    if cached < outputs.len() {
+        fence();
+    }
 }
 
-/// Calls `store` for every output of every block, so that all but the first read the cache. The first
-/// block is `head` bytes more than whole lines.
+/// Bytes of the tile that begins at `start`. The first ends on a line boundary of the first output that goes around the
+/// caches, so that all others are whole lines.
+#[inline(always)]
+pub(super) fn tile_bytes(outputs: &[*mut u8], cached: usize, start: usize) -> usize {
+    match outputs.get(cached) {
+        Some(output) if start == 0 => output.align_offset(LINE_BYTES) + LONG_TILE_BYTES - LINE_BYTES,
+        _ => LONG_TILE_BYTES,
+    }
+}
+
+/// What is asked for while the tile at `start` is worked on.
+#[inline(always)]
+pub(super) fn ahead(start: usize, bytes: usize) -> std::ops::Range<usize> {
+    let end = bytes.min(start + AHEAD_BYTES + LONG_TILE_BYTES);
+    (start + AHEAD_BYTES).min(end)..end
+}
+
+/// Calls `store` for every output of every block, so that all but the first read the cache.
 ///
 /// # Safety
 ///
@@ -62,18 +91,13 @@ unsafe fn in_blocks(
     input: *const u8,
     outputs: &[*mut u8],
     bytes: usize,
-    head: usize,
-    store: impl Fn(usize, *const u8, *mut u8, usize),
+    store: impl Fn(*const u8, *mut u8, usize),
 ) {
-    let mut start = 0;
-    while start < bytes {
-        let length = if start == 0 { head + BLOCK_BYTES - LINE_BYTES } else { BLOCK_BYTES };
-        let length = length.min(bytes - start);
-        for (index, output) in outputs.iter().enumerate() {
+    for start in (0..bytes).step_by(BLOCK_BYTES) {
+        for output in outputs {
             // SAFETY: `start < bytes`, inside the caller's ranges.
-            unsafe { store(index, input.add(start), output.add(start), length) };
+            unsafe { store(input.add(start), output.add(start), BLOCK_BYTES.min(bytes - start)) };
         }
-        start += length;
     }
 }
 
@@ -177,8 +201,11 @@ pub(super) fn fence() {
     }
 }
 
-/// Bytes of a cache line.
-pub(super) const LINE_BYTES: usize = 64;
-
 /// Bytes copied at a time to several outputs: a small part of the first-level cache.
 const BLOCK_BYTES: usize = 4096;
+
+/// Bytes of long data worked on at a time: 256 and 1,024 take longer (ADR 0072).
+const LONG_TILE_BYTES: usize = 512;
+
+/// How far ahead of them lines are asked for.
+const AHEAD_BYTES: usize = 1024;

@@ -2,9 +2,10 @@
 
 use ccl_plan::Dtype;
 
-use super::copy::{self, LINE_BYTES, stream};
+use super::copy::{self, stream};
 use super::kernel::scalar_bits;
 use super::{BLOCK_BYTES, Block, COMPLETE, Reduction, SCALE_ALL};
+use crate::memory::lines::LINE_BYTES;
 
 /// How results are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

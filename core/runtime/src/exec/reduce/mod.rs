@@ -37,11 +37,12 @@ use std::mem::MaybeUninit;
 
 use ccl_plan::{Dtype, ReduceOp};
 
-use self::copy::{LINE_BYTES, stream};
-pub use self::copy::{copy, copy_streaming};
+use self::copy::stream;
+pub use self::copy::{copy, copy_long};
 use self::kernel::Kernels;
 use self::level::Level;
 pub(crate) use self::many::{Contribution, Stores};
+use crate::memory::lines::{ask_for_all, claim_all};
 
 /// The instruction set that folds use on this processor, by name.
 pub fn instruction_set() -> &'static str {
@@ -131,44 +132,54 @@ impl Reduction {
         }
     }
 
-    /// [`Reduction::fold`] with non-temporal stores to all but the first `cached` outputs: for outputs that will not
-    /// fit the cache, or are better not in it. The stores are complete for other threads after whatever publishes
-    /// them, as after ordinary stores.
+    /// [`Reduction::fold`] for long data, with non-temporal stores to all but the first `cached` outputs, as
+    /// [`copy_long`].
     ///
     /// # Safety
     ///
     /// As [`Reduction::fold`].
-    pub unsafe fn fold_streaming(
+    pub unsafe fn fold_long(
         &self,
         inputs: &[*const u8],
         (outputs, cached): (&[*mut u8], usize),
         count: usize,
         finish: Finish,
     ) {
-        let Some(first) = outputs.get(cached).or(outputs.first()) else { return };
         let finish = Finish(finish.0 & self.heeds);
-        let mut result = Block::uninit();
-        // The first block ends on a line boundary of the first output, so that all others are whole lines.
-        let head = first.align_offset(LINE_BYTES).min(LINE_BYTES) / self.size_bytes;
+        let mut aside = Block::uninit();
         let mut start = 0;
         while start < count {
-            let length = self.block_count(count - start, if start == 0 { head } else { 0 });
             let start_bytes = start * self.size_bytes;
-            // SAFETY: `start + length <= count`, so the ranges are inside the caller's; the block holds
-            // `length` elements and overlaps nothing; outputs are stored after all inputs were read.
+            let most = copy::tile_bytes(outputs, cached, start_bytes) / self.size_bytes;
+            let length = most.min(count - start);
+            let ahead = copy::ahead(start_bytes, count * self.size_bytes);
+            for input in inputs {
+                ask_for_all(input.wrapping_add(ahead.start), ahead.len());
+            }
+            for output in &outputs[..cached] {
+                claim_all(output.wrapping_add(ahead.start), ahead.len());
+            }
+            let result = match outputs[..cached].first() {
+                Some(first) => first.wrapping_add(start_bytes),
+                None => aside.as_mut_ptr(),
+            };
+            // SAFETY: `start + length <= count`, so the ranges are inside the caller's; the block aside holds
+            // a tile and overlaps nothing; outputs are stored after all inputs were read.
             unsafe {
-                self.fold_block(inputs, start_bytes, result.as_mut_ptr(), length, finish);
+                self.fold_block(inputs, start_bytes, result, length, finish);
                 let bytes = length * self.size_bytes;
-                for output in &outputs[..cached] {
-                    std::ptr::copy_nonoverlapping(result.as_ptr(), output.add(start_bytes), bytes);
+                for output in outputs[..cached].iter().skip(1) {
+                    std::ptr::copy_nonoverlapping(result, output.add(start_bytes), bytes);
                 }
                 for output in &outputs[cached..] {
-                    stream(self.level, result.as_ptr(), output.add(start_bytes), bytes);
+                    stream(self.level, result, output.add(start_bytes), bytes);
                 }
             }
             start += length;
         }
-        copy::fence();
+        if cached < outputs.len() {
+            copy::fence();
+        }
     }
 
     /// The general case: block by block, so that whatever is read twice is in the first-level cache.
@@ -180,7 +191,7 @@ impl Reduction {
         let Some((&first, others)) = outputs.split_first() else { return };
         let mut start = 0;
         while start < count {
-            let length = self.block_count(count - start, 0);
+            let length = (BLOCK_BYTES / self.size_bytes).min(count - start);
             let start_bytes = start * self.size_bytes;
             // SAFETY: `start + length <= count`, so the ranges are inside the caller's. `fold_block` has
             // read every input when it returns, so the other outputs may equal any of them.
@@ -193,12 +204,6 @@ impl Reduction {
             }
             start += length;
         }
-    }
-
-    /// Elements of the next block: `remaining` at most, and `head` more than whole lines.
-    fn block_count(&self, remaining: usize, head: usize) -> usize {
-        let most = BLOCK_BYTES / self.size_bytes;
-        remaining.min(if head == 0 { most } else { most - LINE_BYTES / self.size_bytes + head })
     }
 
     /// Folds the block that starts `start_bytes` into the inputs to `out`. Every input was read when it
@@ -306,10 +311,6 @@ struct Block([MaybeUninit<u8>; BLOCK_BYTES]);
 impl Block {
     const fn uninit() -> Block {
         Block([MaybeUninit::uninit(); BLOCK_BYTES])
-    }
-
-    fn as_ptr(&self) -> *const u8 {
-        self.0.as_ptr().cast()
     }
 
     fn as_mut_ptr(&mut self) -> *mut u8 {

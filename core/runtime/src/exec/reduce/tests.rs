@@ -41,13 +41,13 @@ fn check(random: &mut Random, dtype: Dtype, op: ReduceOp, count: usize, inputs: 
                 if place < outputs {
                     outs[place] = pointers[random.below(inputs)];
                 }
-                let streaming = random.below(3) == 0;
+                let long = random.below(3) == 0;
                 // SAFETY: every buffer holds `count` elements; they are apart but for the equal pointers.
                 unsafe {
-                    match streaming {
+                    match long {
                         true => {
                             let cached = random.below(outputs + 1);
-                            reduction.fold_streaming(&ins, (&outs, cached), count, finish);
+                            reduction.fold_long(&ins, (&outs, cached), count, finish);
                         }
                         false => reduction.fold(&ins, &outs, count, finish),
                     }
@@ -65,7 +65,7 @@ fn check(random: &mut Random, dtype: Dtype, op: ReduceOp, count: usize, inputs: 
                         buffer.read(),
                         *want,
                         "{dtype} {op} {level:?}, count {count}, buffer {i}, {inputs} inputs, {outputs} outputs, \
-                         {finish:?}, output {place} in place, streaming {streaming}, n {n}, scalar {scalar}"
+                         {finish:?}, output {place} in place, long {long}, n {n}, scalar {scalar}"
                     );
                 }
             }
@@ -251,7 +251,7 @@ fn copies_reach_every_output_and_nothing_else() {
                 unsafe {
                     match round % 2 {
                         0 => copy(input.data(), &outs, bytes),
-                        _ => copy_streaming(input.data(), &outs, random.below(outputs + 1), bytes),
+                        _ => copy_long(input.data(), (&outs, random.below(outputs + 1)), bytes),
                     }
                 }
                 for buffer in &mut buffers {

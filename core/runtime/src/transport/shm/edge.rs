@@ -20,6 +20,7 @@ use super::ring::{Consumer, Producer};
 use super::slots::{Location, Reader, Slots};
 use crate::error::{Error, Result};
 use crate::memory::PeerMemory;
+use crate::memory::lines::{ask_for_all, claim, claim_all};
 use crate::transport::{Quick, Slot};
 
 /// The regions of all ranks of a host, by place.
@@ -181,13 +182,13 @@ impl MemorySend {
             return;
         }
         let line = self.producer.line();
-        claim(self.place.in_line(line));
+        claim(self.place.in_line(line).as_ptr());
         let bytes = (marks & BYTES) as usize;
         match marks & (IN_LINE | SHORT | LENT) {
-            SHORT if bytes > ASKED_FOR_BYTES => claim_all(self.place.short(line), bytes),
+            SHORT if bytes > ASKED_FOR_BYTES => claim_all(self.place.short(line).as_ptr(), bytes),
             0 if bytes <= CLAIMED_BYTES => {
                 if let Some((slot, offset)) = self.slots.ahead(self.producer.known_released(), bytes) {
-                    claim_all(self.place.slot(slot, offset), bytes);
+                    claim_all(self.place.slot(slot, offset).as_ptr(), bytes);
                 }
             }
             _ => {}
@@ -458,11 +459,7 @@ impl Place {
     /// only when its line has come and said so (ADR 0058).
     #[inline]
     fn ask_for_short(&self, line: usize, bytes: usize) {
-        let payload = self.short(line);
-        for at in (0..bytes.min(self.short_bytes)).step_by(64) {
-            // SAFETY: the short payload has so many bytes.
-            prefetch(unsafe { payload.add(at) });
-        }
+        ask_for_all(self.short(line).as_ptr(), bytes.min(self.short_bytes));
     }
 
     #[inline]
@@ -476,37 +473,6 @@ impl Place {
 // SAFETY: the addresses lie in shared mappings that the end keeps alive; a thread that has the end
 // has its side of the edge to itself, and the other side is met through atomics.
 unsafe impl Send for Place {}
-
-/// Brings a cache line nearer, if this processor can be asked for it.
-#[inline(always)]
-fn prefetch(line: NonNull<u8>) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 processor has the instruction, and it reads nothing that anybody sees.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.as_ptr().cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
-/// Brings a cache line nearer to be written, if this processor can be asked for it.
-#[inline(always)]
-fn claim(line: NonNull<u8>) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction changes nothing that anybody sees; processors that do not know it take it for none.
-    unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) line.as_ptr(), options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = line;
-}
-
-/// [`claim`] for every line of a payload.
-fn claim_all(payload: NonNull<u8>, bytes: usize) {
-    for at in (0..bytes).step_by(64) {
-        claim(payload.map_addr(|address| address.saturating_add(at)));
-    }
-}
 
 #[cold]
 fn too_long(bytes: usize, capacity_bytes: usize) -> Error {
