@@ -13,6 +13,7 @@ mod protocols;
 mod special;
 mod streams;
 mod suspended;
+mod windows;
 
 use ccl::transport::PathKind;
 use ccl::{

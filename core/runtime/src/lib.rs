@@ -63,7 +63,8 @@ pub use config::Config;
 pub use element::{Element, F8E4m3, F8E5m2, Reduce};
 pub use error::{Error, Fault, Result};
 pub use exec::device::{
-    Addresses, DeviceBuffer, DeviceInfo, KernelSupply, NoDevice, Registration, devices, kernel_supply,
+    Addresses, DeviceBuffer, DeviceInfo, DeviceWindow, KernelSupply, NoDevice, Registration, devices,
+    kernel_supply,
 };
 pub use memory::{Memory, Window, mem_alloc};
 pub use request::{Blocks, Buffers, Request};

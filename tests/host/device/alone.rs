@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ccl::{Communicator, Config, Rank, Result, Stream, UniqueId};
@@ -144,6 +145,26 @@ pub(crate) fn joined(configs: &[Config]) -> Result<Vec<Communicator>> {
     joining.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
+/// Runs `body` as every rank of a communicator, each in a process: the first in this one, of a test that is alone.
+pub(crate) fn in_processes(n: u32, config: &Config, body: impl FnOnce(Communicator) -> Result<()>) {
+    let join = |id: &str, rank| Communicator::init_rank(&id.parse().unwrap(), Rank(rank), n, config).unwrap();
+    if let (Ok(id), Ok(rank)) = (std::env::var(ID), std::env::var(RANK)) {
+        return body(join(&id, rank.parse().unwrap())).unwrap();
+    }
+    let id = UniqueId::generate_local(config).unwrap().to_hex();
+    let start = |rank: u32| -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &std::env::var(ALONE).unwrap(), "--nocapture"]).stdout(Stdio::null());
+        command.env(ID, &id).env(RANK, rank.to_string()).spawn().unwrap()
+    };
+    let others: Vec<Child> = (1..n).map(start).collect();
+    let outcome = body(join(&id, 0));
+    for mut other in others {
+        assert!(other.wait().unwrap().success(), "a rank failed, and this one says {outcome:?}");
+    }
+    outcome.unwrap();
+}
+
 /// A stream of device `ordinal` that can be captured, as ccl sees it and as the driver does.
 pub(crate) fn stream(fake: &Fake, config: &Config, ordinal: u32) -> (Stream, ccl_cuda::Stream) {
     let device = &fake.driver.devices().unwrap()[ordinal as usize];
@@ -159,6 +180,8 @@ fn path() -> PathBuf {
     program::fake_driver()
 }
 
+const ID: &str = "CCL_TEST_ID";
+const RANK: &str = "CCL_TEST_RANK";
 const ALONE: &str = "CCL_TEST_ALONE";
 const DONE: &str = "done alone";
 const LIMIT_S: u64 = 100;

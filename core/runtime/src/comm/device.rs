@@ -3,7 +3,7 @@
 use super::Communicator;
 use super::group::Group;
 use crate::error::Result;
-use crate::exec::device::{Addresses, DeviceBuffer, Registered, Registration};
+use crate::exec::device::{Addresses, DeviceBuffer, DeviceWindow, Registered, Registration};
 use crate::request::Request;
 use crate::stream::Stream;
 
@@ -65,7 +65,7 @@ impl Communicator {
     ///
     /// A rank that works on host memory; the driver's.
     pub fn register_buffer(&self, buffer: &DeviceBuffer) -> Result<Registration> {
-        self.with_engine(|engine| engine.register_on_device(Registered::Buffer(buffer)))
+        self.with_engine(|engine| engine.register_on_device(&Registered::Buffer(buffer)))
     }
 
     /// [`Communicator::register_buffer`] for `bytes` bytes at `address`, of one allocation.
@@ -78,7 +78,39 @@ impl Communicator {
     ///
     /// The memory must stay where it is as long as the registration is there.
     pub unsafe fn register_at(&self, address: u64, bytes: usize) -> Result<Registration> {
-        self.with_engine(|engine| engine.register_on_device(Registered::Range(address, bytes)))
+        self.with_engine(|engine| engine.register_on_device(&Registered::Range(address, bytes)))
+    }
+
+    /// Makes this rank's `buffer` known to all other ranks, and theirs to this one. A collective: every rank calls it at
+    /// the same place among its calls, with a buffer of the same length. It does for this rank what [`Communicator::register_buffer`] does, too.
+    ///
+    /// If some rank does not reach another's memory the buffer is used by its own rank alone: [`DeviceWindow::refusal`] and the
+    /// log say so. Calls work all the same, with the same results.
+    ///
+    /// Waits for what is outstanding, then blocks until all ranks have called it, at most until `CCL_TIMEOUT`.
+    ///
+    /// # Errors
+    ///
+    /// A usage error, on all ranks, if lengths differ, with a rank that differs, or if some rank cannot register its memory, with
+    /// that rank: nothing has happened then. Otherwise the communicator's failure.
+    ///
+    /// [`DeviceWindow::refusal`]: crate::DeviceWindow::refusal
+    pub fn register_window(&self, buffer: &DeviceBuffer) -> Result<DeviceWindow> {
+        self.with_engine(|engine| engine.register_window(&Registered::Buffer(buffer)))
+    }
+
+    /// [`Communicator::register_window`] for `bytes` bytes at `address`, of one allocation. A rank that works on host memory gives any
+    /// memory; windows are then used locally only, on all ranks.
+    ///
+    /// # Errors
+    ///
+    /// As there; memory that the driver does not know.
+    ///
+    /// # Safety
+    ///
+    /// The memory must stay where it is as long as the window is there.
+    pub unsafe fn register_window_at(&self, address: u64, bytes: usize) -> Result<DeviceWindow> {
+        self.with_engine(|engine| engine.register_window(&Registered::Range(address, bytes)))
     }
 
     /// Gives back all device memory that the communicator has taken, on all ranks, until [`Communicator::resume`]: slots, programs,

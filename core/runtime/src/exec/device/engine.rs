@@ -146,6 +146,24 @@ pub(super) struct Program {
     pub(super) channels: u16,
 }
 
+impl Registered<'_> {
+    /// Its address and length.
+    pub(super) fn range(&self) -> (u64, usize) {
+        match self {
+            Registered::Buffer(buffer) => (buffer.address(), buffer.len()),
+            Registered::Range(start, bytes) => (*start, *bytes),
+        }
+    }
+
+    /// What keeps a buffer of our own.
+    pub(super) fn kept(&self) -> Option<Arc<DeviceMemory>> {
+        match self {
+            Registered::Buffer(buffer) => Some(buffer.memory()),
+            Registered::Range(..) => None,
+        }
+    }
+}
+
 impl DeviceEngine {
     /// Agrees with all other ranks on who reaches whom. Ranks without a device (`opened` is `None`) take part and get
     /// nothing. Blocks until all ranks have come.
@@ -385,11 +403,11 @@ impl DeviceEngine {
     /// # Errors
     ///
     /// A usage error for memory that the driver does not know as one piece; the driver's.
-    pub(crate) fn register(&mut self, memory: Registered<'_>) -> Result<Registration> {
+    pub(crate) fn register(&mut self, memory: &Registered<'_>) -> Result<Registration> {
         match memory {
             Registered::Buffer(buffer) => self.lending.buffer(buffer, &self.opened, &self.peers),
             Registered::Range(start, bytes) => {
-                self.lending.range((start, bytes), None, &self.opened, &self.peers)
+                self.lending.range((*start, *bytes), None, &self.opened, &self.peers)
             }
         }
     }

@@ -133,7 +133,7 @@ fn reaches((start, bytes): (u64, usize), opened: &Opened, peers: &Peers) -> bool
 }
 
 /// Why memory of this kind is not lent.
-fn why_not(facts: &PointerFacts, opened: &Opened, peers: &Peers) -> Option<String> {
+pub(super) fn why_not(facts: &PointerFacts, opened: &Opened, peers: &Peers) -> Option<String> {
     let device = opened.context.device().ordinal();
     match facts.kind {
         PointerKind::Host => None,

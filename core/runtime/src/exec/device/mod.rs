@@ -27,6 +27,7 @@ mod signals;
 mod special;
 mod staging;
 mod supply;
+mod windows;
 
 use ccl_cuda::{Context, DeviceMemory, Driver};
 
@@ -37,6 +38,8 @@ use self::image::Supply;
 pub use self::lent::Registration;
 pub use self::list::{DeviceInfo, NoDevice, devices};
 pub use self::supply::{KernelSupply, kernel_supply};
+pub use self::windows::DeviceWindow;
+pub(crate) use self::windows::{not_of_the_host, register as register_window};
 use crate::config::{Choices, Config, CudaUse};
 use crate::error::{Error, Fault, Result};
 

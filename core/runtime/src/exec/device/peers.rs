@@ -250,11 +250,11 @@ fn peer_context(opened: &Opened, seat: &Seat) -> Result<Context, String> {
     Ok(context)
 }
 
-fn bytes<T: Serialize>(value: &T) -> Result<Vec<u8>> {
+pub(super) fn bytes<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     postcard::to_stdvec(value).map_err(|error| Error::bug(format!("what ranks say of devices: {error}")))
 }
 
-fn told<T: DeserializeOwned>(all: &[Bytes]) -> Result<Vec<T>> {
+pub(super) fn told<T: DeserializeOwned>(all: &[Bytes]) -> Result<Vec<T>> {
     let one = |(rank, bytes): (u32, &Bytes)| {
         postcard::from_bytes(bytes).map_err(|error| {
             let cause = format!("expected what rank {rank} says of its device, found {error}");

@@ -96,7 +96,7 @@ impl Engine {
 
     /// The communicator fails, because this rank could not do its part.
     #[cold]
-    fn lost(&mut self, error: Error, operation: &'static str) -> Error {
+    pub(super) fn lost(&mut self, error: Error, operation: &'static str) -> Error {
         let error = self.control.report(error.on(self.rank).during(operation));
         self.fail(error)
     }

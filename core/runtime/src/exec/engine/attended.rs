@@ -7,7 +7,10 @@ use ccl_plan::layout::Tables;
 
 use super::Engine;
 use crate::error::{Error, Fault, Result};
-use crate::exec::device::{Addresses, Call, DeviceEngine, Registered, Registration, Staged};
+use crate::exec::device::{
+    Addresses, Call, DeviceEngine, DeviceWindow, Registered, Registration, Staged, not_of_the_host,
+    register_window,
+};
 use crate::exec::host::{Operation, OwnedTables, Poll, Reason, is_message};
 use crate::request::{Bound, Buffers, Request};
 use crate::stream::{Gate, Stream};
@@ -98,13 +101,26 @@ impl Engine {
     }
 
     /// Registers device memory, for this rank alone.
-    pub(crate) fn register_on_device(&mut self, memory: Registered<'_>) -> Result<Registration> {
+    pub(crate) fn register_on_device(&mut self, memory: &Registered<'_>) -> Result<Registration> {
         self.is_awake()?;
         let registered = match &mut self.device {
             Some(device) => device.register(memory),
             None => Err(not_of_the_host()),
         };
         registered.map_err(|error| error.on(self.rank).during("register"))
+    }
+
+    /// Registers device memory together with all other ranks.
+    pub(crate) fn register_window(&mut self, memory: &Registered<'_>) -> Result<DeviceWindow> {
+        self.is_awake()?;
+        self.finish()?;
+        let control = Arc::clone(&self.control);
+        let gather = |bytes| control.all_gather(bytes);
+        let registered = register_window(self.device.as_deref_mut(), (self.rank, memory), &gather);
+        registered.map_err(|error| match error.fault() {
+            Fault::Usage => error.on(self.rank).during(REGISTER_WINDOW),
+            _ => self.lost(error, REGISTER_WINDOW),
+        })
     }
 
     /// Launches what [`Engine::start_at`] queued for the device. Waits for nothing.
@@ -219,10 +235,5 @@ fn no_cuda_stream() -> Error {
     Error::usage("expected a CUDA stream for a rank that works on a device, found a host stream", advice)
 }
 
-#[cold]
-fn not_of_the_host() -> Error {
-    Error::usage(
-        "expected host memory for a rank that works on host memory, found a DeviceBuffer",
-        "let the rank work on the buffer's device (CCL_DEVICE), or copy the buffer to the host first",
-    )
-}
+/// What registering a window is called in errors.
+const REGISTER_WINDOW: &str = "register_window";
