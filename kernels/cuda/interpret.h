@@ -217,9 +217,17 @@ CCL_ONCE void look_ahead(Block* block, const LaunchArgs& args, const Step* step,
     }
 }
 
+// Whether a kernel of its own, launched before this one, has made the call.
+CCL_INLINE bool is_served(const LaunchArgs& args) {
+    if ((args.flags & LAUNCH_YIELDS) == 0) return false;
+    u64 served = ld_plain<u64>(&reinterpret_cast<const DeviceComm*>(args.comm)->served);
+    return ld_plain<u64>(reinterpret_cast<const void*>(served)) != 0;
+}
+
 // The kernel's body.
 template <class D, class Op, u32 Protocol>
 CCL_ONCE void interpret(const LaunchArgs& args) {
+    if (is_served(args)) return;
     CCL_SHARED(Block, block);
     Worker worker = {ccl_thread(), (ccl_threads() - 1) / CCL_WARP * CCL_WARP};
     bool works = worker.index < worker.all;

@@ -26,6 +26,7 @@ struct LaunchArgs {
 constexpr u32 LAUNCH_SCALES = 1;
 constexpr u32 LAUNCH_DIVIDES = 2;
 constexpr u32 LAUNCH_LENDS = 4;
+constexpr u32 LAUNCH_YIELDS = 8;
 
 // A communicator as one rank's kernels see it.
 struct DeviceComm {
@@ -40,7 +41,8 @@ struct DeviceComm {
     u64 barriers;
     u64 scratch;
     u64 scratch_bytes;
-    u64 reserved[7];
+    u64 served;
+    u64 reserved[6];
 };
 
 // A program as one rank runs it.
@@ -271,7 +273,7 @@ static_assert(CCL_OFFSET(LaunchArgs, tables) == 64 && CCL_OFFSET(LaunchArgs, roo
 static_assert(CCL_OFFSET(LaunchArgs, element_bytes) == 84 && CCL_OFFSET(LaunchArgs, flags) == 88, "as in layout.rs");
 static_assert(sizeof(DeviceComm) == 128 && CCL_OFFSET(DeviceComm, edges) == 8, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceComm, channels) == 24 && CCL_OFFSET(DeviceComm, abort) == 32, "as in layout.rs");
-static_assert(CCL_OFFSET(DeviceComm, barriers) == 48 && CCL_OFFSET(DeviceComm, scratch_bytes) == 64, "as in layout.rs");
+static_assert(CCL_OFFSET(DeviceComm, barriers) == 48 && CCL_OFFSET(DeviceComm, served) == 72, "as in layout.rs");
 static_assert(sizeof(DevicePlan) == 56 && CCL_OFFSET(DevicePlan, program_bytes) == 24, "as in layout.rs");
 static_assert(CCL_OFFSET(DevicePlan, scratch_cells) == 36 && CCL_OFFSET(DevicePlan, output_shape) == 44, "as in layout.rs");
 static_assert(sizeof(DeviceEdge) == 128 && CCL_OFFSET(DeviceEdge, lent) == 32, "as in layout.rs");

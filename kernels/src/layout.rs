@@ -4,7 +4,7 @@
 //! those of the memory as the device sees it. Which memory it is does not matter to the kernel: its
 //! own, a peer device's, or the host's. A program is in its binary form (`docs/plan-isa.md`).
 
-use crate::special::{SpecialArgs, SpecialMail, SpecialPeer};
+use crate::special::{SpecialArgs, SpecialMail, SpecialPeer, SpecialServed};
 
 /// What a launch passes by value: everything that belongs to one call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,7 +37,7 @@ pub struct LaunchArgs {
     pub channels: u32,
     /// Bytes of an element; the kernels that move bytes learn it from here.
     pub element_bytes: u32,
-    /// [`LaunchArgs::SCALES`], [`LaunchArgs::DIVIDES`] and [`LaunchArgs::LENDS`].
+    /// [`LaunchArgs::SCALES`], [`LaunchArgs::DIVIDES`], [`LaunchArgs::LENDS`] and [`LaunchArgs::YIELDS`].
     pub flags: u32,
     /// 0.
     pub reserved: u32,
@@ -51,6 +51,8 @@ impl LaunchArgs {
     /// Flag: what the program sends lies in user memory and stays as it is until the call has ended, on every
     /// rank, so direct edges may lend it.
     pub const LENDS: u32 = 4;
+    /// Flag: nothing is left to do if the word at [`DeviceComm::served`] is not 0.
+    pub const YIELDS: u32 = 8;
 }
 
 /// A communicator as one rank's kernels see it.
@@ -79,8 +81,10 @@ pub struct DeviceComm {
     pub scratch: u64,
     /// Its length.
     pub scratch_bytes: u64,
+    /// Address of the [`SpecialServed`] of the special kernel that goes before some launches; 0 if none does.
+    pub served: u64,
     /// 0.
-    pub reserved: [u64; 7],
+    pub reserved: [u64; 6],
 }
 
 /// A program as one rank runs it, the same for every call.
@@ -287,12 +291,13 @@ macro_rules! records {
 
 records! {
     LaunchArgs: 96, scalar_bits 56, tables 64, root 72, element_bytes 84, flags 88, reserved 92;
-    DeviceComm: 128, n 4, edges 8, edge_index 16, channels 24, tags 28, abort 32, error 40, barriers 48, scratch 56, scratch_bytes 64, reserved 72;
+    DeviceComm: 128, n 4, edges 8, edge_index 16, channels 24, tags 28, abort 32, error 40, barriers 48, scratch 56, scratch_bytes 64, served 72, reserved 80;
     DevicePlan: 56, rank_at 8, place_of 16, program_bytes 24, lanes 28, collective 32, scratch_cells 36, input_shape 40, output_shape 44, reserved 48;
     DeviceEdge: 128, lent 32, done 48, lending 64, slot_bytes 72, protocol 84, peer 88, direction 100, others 104, reserved 112;
     LaneBarrier: 8, met 4;
-    SpecialArgs: 112, abort 24, error 32, input 40, count 72, inbox_bytes 88, rank 96, tag 108;
-    SpecialPeer: 32, mail 8, window 16, reserved 24;
-    SpecialMail: 64, scalar 24, done 32, call 40, reserved 48;
+    SpecialArgs: 128, abort 24, error 32, input 40, windows 72, count 88, inbox_bytes 104, rank 112, tag 124;
+    SpecialPeer: 32, mail 8, reserved 16;
+    SpecialMail: 64, scalar 24, done 32, call 40, windows 48, reserved 56;
+    SpecialServed: 32, calls 8, told 16, reserved 24;
     DeviceError: 48, claimed 4, instruction 8, peer 12, channel 16, lane 20, edge 24, reserved 28, expected 32, found 40;
 }

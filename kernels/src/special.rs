@@ -4,7 +4,8 @@
 //! and maps once; [`SpecialPeer`] says where it is. `kernels/cuda/special/special.h` has the same records.
 //!
 //! One launch on every rank, with equal numbers of blocks, `count` and flags, is one call; calls of a communicator
-//! follow each other on every rank in the same order. The kernels count their launches in [`SpecialArgs::epochs`], so
+//! follow each other on every rank in the same order. A two-shot whose buffers do not lie in the same windows on all ranks does nothing on any: see
+//! [`SpecialServed`]. The kernels count their launches in [`SpecialArgs::epochs`], so
 //! a captured one may be replayed.
 
 use ccl_plan::{Algorithm, Dtype, ReduceOp};
@@ -84,14 +85,19 @@ pub struct SpecialArgs {
     /// Address of the [`DeviceError`](crate::layout::DeviceError). Of it, kernels write the code, the peer, and what was
     /// expected and found.
     pub error: u64,
-    /// One-shot: the send buffer.
+    /// The send buffer.
     pub input: u64,
-    /// One-shot: the receive buffer; may be the send buffer.
+    /// The receive buffer; may be the send buffer.
     pub output: u64,
-    /// Two-shot: where the send buffer begins in this rank's window.
-    pub input_offset: u64,
-    /// Two-shot: where the receive buffer begins in this rank's window.
-    pub output_offset: u64,
+    /// Two-shot: address of where every rank's window begins that the send buffer lies in, as `u64`s by rank.
+    pub input_window: u64,
+    /// The same of the receive buffer.
+    pub output_window: u64,
+    /// Two-shot: the numbers of both windows, which all ranks must name alike: the receive buffer's in the upper half. 0 if a
+    /// buffer lies in none, and the two addresses are not used.
+    pub windows: u64,
+    /// Two-shot: address of the [`SpecialServed`].
+    pub served: u64,
     /// Elements. Of a one-shot, what [`inbox_bytes`] was asked for is the limit.
     pub count: u64,
     /// The scalar of a pre-multiplied sum, as the bits of an `f64`; each rank may have its own.
@@ -117,10 +123,8 @@ pub struct SpecialPeer {
     pub inbox: u64,
     /// Two-shot: its mail, 64-byte aligned.
     pub mail: u64,
-    /// Two-shot: its window.
-    pub window: u64,
     /// 0.
-    pub reserved: u64,
+    pub reserved: [u64; 2],
 }
 
 /// What one block of one rank tells another rank, in that one's memory.
@@ -139,8 +143,24 @@ pub struct SpecialMail {
     pub done: u64,
     /// What call the sender is in: its tag, and below it its elements.
     pub call: u64,
+    /// The windows that the sender's buffers lie in: [`SpecialArgs::windows`].
+    pub windows: u64,
     /// 0.
-    pub reserved: [u64; 2],
+    pub reserved: u64,
+}
+
+/// Whether the last launch has made its call; this rank's own, 0 at first but for `told`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct SpecialServed {
+    /// 1 if it has, 0 if ranks' buffers lie in no windows, or not in the same.
+    pub now: u64,
+    /// How many launches have.
+    pub calls: u64,
+    /// Address of a `u64` that is told of `calls`; 0 if nobody is.
+    pub told: u64,
+    /// 0.
+    pub reserved: u64,
 }
 
 const TWO_SHOT_MOST_RANKS: u32 = 192;

@@ -12,8 +12,10 @@ struct SpecialArgs {
     u64 error;
     u64 input;
     u64 output;
-    u64 input_offset;
-    u64 output_offset;
+    u64 input_window;
+    u64 output_window;
+    u64 windows;
+    u64 served;
     u64 count;
     u64 scalar_bits;
     u64 inbox_bytes;
@@ -23,7 +25,7 @@ struct SpecialArgs {
     u32 tag;
 };
 
-static_assert(sizeof(SpecialArgs) == 112, "as in kernels/src/special.rs");
+static_assert(sizeof(SpecialArgs) == 128, "as in kernels/src/special.rs");
 
 constexpr u32 SPECIAL_SCALES = 1;
 constexpr u32 SPECIAL_DIVIDES = 2;
@@ -31,8 +33,7 @@ constexpr u32 SPECIAL_DIVIDES = 2;
 struct SpecialPeer {
     u64 inbox;
     u64 mail;
-    u64 window;
-    u64 reserved;
+    u64 reserved[2];
 };
 
 static_assert(sizeof(SpecialPeer) == 32, "as in kernels/src/special.rs");
@@ -44,10 +45,20 @@ struct SpecialMail {
     u64 scalar;
     u64 done;
     u64 call;
-    u64 reserved[2];
+    u64 windows;
+    u64 reserved;
 };
 
 static_assert(sizeof(SpecialMail) == 64, "as in kernels/src/special.rs");
+
+struct SpecialServed {
+    u64 now;
+    u64 calls;
+    u64 told;
+    u64 reserved;
+};
+
+static_assert(sizeof(SpecialServed) == 32, "as in kernels/src/special.rs");
 
 // How this block has got on: the number of this launch among those of the block, from 1.
 CCL_INLINE u64 special_epoch(const SpecialArgs& args) {
@@ -62,7 +73,7 @@ CCL_INLINE void special_end(const SpecialArgs& args, u64 epoch) {
 
 CCL_INLINE SpecialPeer special_peer(const SpecialArgs& args, u32 rank) {
     const u64* words = reinterpret_cast<const u64*>(args.peers + rank * sizeof(SpecialPeer));
-    return {ld_plain<u64>(words), ld_plain<u64>(words + 1), ld_plain<u64>(words + 2), 0};
+    return {ld_plain<u64>(words), ld_plain<u64>(words + 1), {}};
 }
 
 // The rank at a place of the order in which contributions are folded.

@@ -7,6 +7,10 @@
 //
 // Mail of rank p in rank q's memory says: my vectors are there (`ready`), and I have written to yours (`done`), each
 // for every block. The next mail of p comes after q was done, so one cell is enough.
+//
+// The vectors may lie anywhere in their windows, but all ranks must name the same windows: a rank knows only of its own
+// whether its handle is there. Each looks at what all say, so all come to the same. If they differ, or some vector lies in no window, nothing is
+// read or written, and the launch says so in `SpecialServed`: the interpreter, launched behind it, then makes the call.
 
 #include "special.h"
 #include "variants.h"
@@ -29,10 +33,18 @@ CCL_INLINE SpecialMail* two_shot_mail(const SpecialArgs& args, u32 to, u32 from)
     return mail + static_cast<u64>(ccl_block()) * args.n + from;
 }
 
+// Where a window of a rank begins.
+CCL_INLINE u64 two_shot_base(u64 window, u32 rank) {
+    return ld_plain<u64>(reinterpret_cast<const u64*>(window) + rank);
+}
+
 CCL_INLINE void two_shot_post(const SpecialArgs& args, u32 peer, u64 epoch) {
     SpecialMail* mail = two_shot_mail(args, peer, args.rank);
-    st_relaxed_sys(&mail->input_offset, args.input_offset);
-    st_relaxed_sys(&mail->output_offset, args.output_offset);
+    if (args.windows != 0) {
+        st_relaxed_sys(&mail->input_offset, args.input - two_shot_base(args.input_window, args.rank));
+        st_relaxed_sys(&mail->output_offset, args.output - two_shot_base(args.output_window, args.rank));
+    }
+    st_relaxed_sys(&mail->windows, args.windows);
     st_relaxed_sys(&mail->scalar, args.scalar_bits);
     st_relaxed_sys(&mail->call, special_call(args));
     st_release_sys(&mail->ready, epoch);
@@ -47,10 +59,10 @@ CCL_INLINE bool two_shot_wait(const SpecialArgs& args, u32 peer, const u64* word
 }
 
 // Tells all where this rank's vectors are and learns where theirs are. False, for all threads: aborted, or somebody is
-// in another call.
+// in another call. `serves`: all vectors lie in the same windows.
 template <class D>
-CCL_INLINE bool two_shot_open(const SpecialArgs& args, u64 epoch, TwoShotVector* vectors) {
-    bool aborted = false;
+CCL_INLINE bool two_shot_open(const SpecialArgs& args, u64 epoch, TwoShotVector* vectors, bool* serves) {
+    bool aborted = false, differs = args.windows == 0;
     for (u32 place = ccl_thread(); place < args.n; place += ccl_threads()) {
         two_shot_post(args, special_rank_at(args, place), epoch);
     }
@@ -59,12 +71,24 @@ CCL_INLINE bool two_shot_open(const SpecialArgs& args, u64 epoch, TwoShotVector*
         SpecialMail* mail = two_shot_mail(args, args.rank, rank);
         if (!two_shot_wait(args, rank, &mail->ready, epoch)) aborted = true;
         if (!aborted && !special_agrees(args, rank, ld_relaxed_sys(&mail->call), sizeof(typename D::Bits))) aborted = true;
-        u64 window = special_peer(args, rank).window;
-        vectors[place].input = window + ld_relaxed_sys(&mail->input_offset);
-        vectors[place].output = window + ld_relaxed_sys(&mail->output_offset);
+        differs |= ld_relaxed_sys(&mail->windows) != args.windows && !CCL_PLANT(114);
+        if (differs) continue;
+        vectors[place].input = two_shot_base(args.input_window, rank) + ld_relaxed_sys(&mail->input_offset);
+        vectors[place].output = two_shot_base(args.output_window, rank) + ld_relaxed_sys(&mail->output_offset);
         vectors[place].scalar = D::from_scalar(ld_relaxed_sys(&mail->scalar));
     }
+    *serves = !ccl_sync_or(differs);
     return !ccl_sync_or(aborted);
+}
+
+// Says whether this launch has made the call: to the next one on the stream, and to the host. One thread of the launch.
+CCL_INLINE void two_shot_say(const SpecialArgs& args, bool serves) {
+    SpecialServed* served = reinterpret_cast<SpecialServed*>(args.served);
+    st_plain<u64>(&served->now, serves ? 1 : 0);
+    if (!serves) return;
+    u64 calls = ld_plain<u64>(&served->calls) + 1, told = ld_plain<u64>(&served->told);
+    st_plain<u64>(&served->calls, calls);
+    if (told != 0) st_relaxed_sys(reinterpret_cast<u64*>(told), calls);
 }
 
 // Tells all that this block has written to them, and waits until they have. All threads.
@@ -154,9 +178,11 @@ CCL_ONCE void two_shot(const SpecialArgs& args) {
     CCL_SHARED(TwoShotVector, vectors);
     CCL_ASSERT(args.n <= TWO_SHOT_MOST_RANKS);
     u64 epoch = special_epoch(args);
-    if (two_shot_open<D>(args, epoch, vectors)) {
-        two_shot_part<D, Op>(args, vectors);
+    bool serves = false;
+    if (two_shot_open<D>(args, epoch, vectors, &serves)) {
+        if (serves) two_shot_part<D, Op>(args, vectors);
         two_shot_close(args, epoch);
+        if (ccl_block() == 0 && ccl_thread() == 0) two_shot_say(args, serves);
     }
     special_end(args, epoch);
 }

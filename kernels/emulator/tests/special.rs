@@ -3,7 +3,7 @@
 use ccl::reference::element;
 use ccl::{Dtype, ReduceOp};
 use ccl_kernels::layout::{DeviceError, DeviceFault, LaunchArgs, NO_INSTRUCTION, record_of};
-use ccl_kernels::special::{Special, SpecialArgs, SpecialPeer, inbox_bytes, mail_bytes};
+use ccl_kernels::special::{Special, SpecialArgs, SpecialPeer, SpecialServed, inbox_bytes, mail_bytes};
 use ccl_kernels_emulator::{Emulation, Guarded, Options, Order, Report, kernel};
 
 #[test]
@@ -53,15 +53,36 @@ fn planted_bugs_are_found() {
         (Special::TwoShot, 111, "what is written is not released"),
         (Special::TwoShot, 112, "a thread says that all have written"),
         (Special::TwoShot, 113, "nobody waits for what others write"),
+        (Special::TwoShot, 114, "a rank goes by its own windows"),
     ];
     for (special, plant, what) in bugs {
         let fails = |seed: &u64| {
-            let call = Case { plant, delays_stores: true, ..Case::new(special, *seed) };
+            let outside = (plant == 114).then_some(Outside::Elsewhere);
+            let call = Case { plant, outside, delays_stores: true, ..Case::new(special, *seed) };
             call.check().is_err()
         };
         let found = (0..40).filter(fails).count();
         println!("{plant} ({what}): found by {found} of 40 seeds");
         assert!(found > 0, "{plant}: {what}");
+    }
+}
+
+/// Of every two launches one is outside, so that what one leaves is there for the other.
+#[test]
+fn vectors_that_do_not_lie_in_the_same_windows_are_left_alone() {
+    for outside in [Outside::Nowhere, Outside::Elsewhere] {
+        for order in [Order::RoundRobin, Order::Random, Order::Adversarial] {
+            for seed in 0..10 {
+                let call = Case {
+                    outside: Some(outside),
+                    order,
+                    delays_stores: true,
+                    in_place: seed % 2 == 1,
+                    ..Case::new(Special::TwoShot, seed)
+                };
+                call.check().unwrap_or_else(|what| panic!("{call:?}: {what}"));
+            }
+        }
     }
 }
 
@@ -122,6 +143,17 @@ struct Case {
     aborted: bool,
     /// How rank 0 differs from the others.
     astray: Option<Astray>,
+    /// Where rank 1 has its vectors in every second launch.
+    outside: Option<Outside>,
+}
+
+/// Not where others have them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outside {
+    /// In no window.
+    Nowhere,
+    /// Its output is in another window.
+    Elsewhere,
 }
 
 /// What ranks may not agree on.
@@ -148,15 +180,24 @@ impl Case {
             missing: 0,
             aborted: false,
             astray: None,
+            outside: None,
         }
     }
 
     fn check(&self) -> Result<(), String> {
-        let outputs = self.run().map_err(|report| report.to_string())?;
-        for (launch, outputs) in outputs.iter().enumerate() {
-            let expected = self.expected(launch);
-            for (rank, output) in outputs.iter().enumerate() {
-                if *output != expected {
+        let world = self.run_in(World::new(self)).map_err(|report| report.to_string())?;
+        if self.special == Special::TwoShot {
+            self.check_served(&world)?;
+        }
+        for launch in 0..LAUNCHES {
+            for rank in 0..self.n {
+                let expected = match (self.is_outside(launch), self.in_place) {
+                    (false, _) => self.expected(launch),
+                    (true, false) => vec![0; self.count * self.dtype.size_bytes()],
+                    (true, true) => self.input(rank, launch),
+                };
+                let output = world.output(self, rank, launch);
+                if output != expected {
                     return Err(format!(
                         "launch {launch}, rank {rank}: {output:x?} instead of {expected:x?}"
                     ));
@@ -164,6 +205,21 @@ impl Case {
             }
         }
         Ok(())
+    }
+
+    /// Each rank says whether the last launch has made its call, how many have, and the host hears of that.
+    fn check_served(&self, world: &World) -> Result<(), String> {
+        let made = (0..LAUNCHES).filter(|launch| !self.is_outside(*launch)).count() as u64;
+        let now = u64::from(!self.is_outside(LAUNCHES - 1));
+        let right = |served: &Guarded<u64>| (served[0], served[1], served[4]) == (now, made, made);
+        match world.served.iter().position(|served| !right(served)) {
+            Some(rank) => Err(format!("rank {rank} says {:?}, not {now} and {made}", &*world.served[rank])),
+            None => Ok(()),
+        }
+    }
+
+    fn is_outside(&self, launch: usize) -> bool {
+        self.outside.is_some() && launch % 2 == 1
     }
 
     /// What every rank has after each launch.
@@ -281,6 +337,10 @@ struct World {
     inboxes: Vec<Guarded<u8>>,
     mails: Vec<Guarded<u64>>,
     epochs: Vec<Guarded<u64>>,
+    /// A [`SpecialServed`] of every rank, and behind it the word that the host reads.
+    served: Vec<Guarded<u64>>,
+    /// Where windows begin.
+    bases: Guarded<u64>,
     peers: Guarded<u64>,
     order: Guarded<u32>,
     abort: Guarded<u32>,
@@ -298,6 +358,8 @@ impl World {
             inboxes: ranks().map(|_| Guarded::new(inbox)).collect(),
             mails: ranks().map(|_| Guarded::new(mail_bytes(case.n, BLOCKS) / 8)).collect(),
             epochs: ranks().map(|_| Guarded::new(BLOCKS as usize)).collect(),
+            served: ranks().map(|_| Guarded::new(size_of::<SpecialServed>() / 8 + 1)).collect(),
+            bases: Guarded::new(case.n as usize),
             peers: Guarded::new(case.n as usize * size_of::<SpecialPeer>() / 8),
             order: Guarded::new(case.n as usize),
             abort: Guarded::new(1),
@@ -306,12 +368,11 @@ impl World {
         world.abort[0] = u32::from(case.aborted);
         for rank in ranks() {
             let r = rank as usize;
-            let peer = [
-                world.inboxes[r].as_ptr() as u64,
-                world.mails[r].as_ptr() as u64,
-                world.windows[r].as_ptr() as u64,
-            ];
-            world.peers[4 * r..4 * r + 3].copy_from_slice(&peer);
+            let peer = [world.inboxes[r].as_ptr() as u64, world.mails[r].as_ptr() as u64];
+            world.peers[4 * r..4 * r + 2].copy_from_slice(&peer);
+            world.bases[r] = world.windows[r].as_ptr() as u64;
+            let told = world.served[r].as_ptr() as u64 + size_of::<SpecialServed>() as u64;
+            world.served[r][2] = told;
             world.order[r] = case.rank_at(rank);
             for launch in 0..LAUNCHES {
                 let (offset, input) = (case.offset(launch, false), case.input(rank, launch));
@@ -328,7 +389,8 @@ impl World {
             .iter()
             .chain(&self.epochs)
             .chain(&self.errors)
-            .chain([&self.peers])
+            .chain(&self.served)
+            .chain([&self.peers, &self.bases])
             .map(Guarded::addresses);
         bytes.chain(words).chain([self.order.addresses(), self.abort.addresses()]).collect()
     }
@@ -337,6 +399,11 @@ impl World {
         let r = rank as usize;
         let (input_offset, output_offset) = (case.offset(launch, false), case.offset(launch, true));
         let window = self.windows[r].as_mut_ptr() as u64;
+        let windows = match case.outside.filter(|_| rank == 1 && case.is_outside(launch)) {
+            None => 7 << 32 | 3,
+            Some(Outside::Elsewhere) => 8 << 32 | 3,
+            Some(Outside::Nowhere) => 0,
+        };
         let args = SpecialArgs {
             peers: self.peers.as_mut_ptr() as u64,
             order: self.order.as_mut_ptr() as u64,
@@ -345,8 +412,10 @@ impl World {
             error: self.errors[r].as_mut_ptr() as u64,
             input: window + input_offset as u64,
             output: window + output_offset as u64,
-            input_offset: input_offset as u64,
-            output_offset: output_offset as u64,
+            input_window: self.bases.as_mut_ptr() as u64,
+            output_window: self.bases.as_mut_ptr() as u64,
+            windows,
+            served: self.served[r].as_mut_ptr() as u64,
             count: case.count as u64 - u64::from(case.astray == Some(Astray::Count) && rank == 0),
             scalar_bits: scalar(rank).to_bits(),
             inbox_bytes: self.inboxes[r].len() as u64,

@@ -4,7 +4,7 @@ import json
 import pathlib
 import sys
 
-from .checks import BY_THEIR_OWN
+from .checks import BETWEEN_WINDOWS, BY_THEIR_OWN
 from .runner import Broken, Missing
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -102,11 +102,15 @@ def special(suite):
 
 
 def in_calls(suite, n):
-    """Whole calls of one_shot whose kernel interprets nothing; the same interpreted are among the comparisons."""
+    """Whole calls whose kernels interpret nothing; the same interpreted are among the comparisons."""
     words = ["-b", "8,1K" if suite.dry else "8,16K,64K", "--placement", "out", *timing(suite)]
     for kind, more in (("", []), (" in a graph", ["--graph", "8"])):
         for row in suite.perf("all_reduce", n, [*words, *more], env=BY_THEIR_OWN):
             suite.figure(f"one_shot, special, in calls{kind}", row["time_us"], "µs", n, row["bytes"])
+    words = ["-b", "1K" if suite.dry else "64K,1M,16M,64M", "--placement", "out", *timing(suite)]
+    for kind, more in (("", []), (" in a graph", ["--graph", "8"])):
+        for row in suite.perf("all_reduce", n, [*words, *more], env=BETWEEN_WINDOWS, memory="window"):
+            suite.figure(f"two_shot, special, in calls{kind}", row["time_us"], "µs", n, row["bytes"])
 
 
 def compare(suite, kernel, n, interpreted_us, special_us, size):

@@ -107,10 +107,10 @@ class Suite:
         words = [f"{key}={value}" for key, value in options.items()]
         return self.lines([self.bin / "facts", name, *words], env={"CCL_DEVICE": "0", **(env or {})})
 
-    def perf(self, operation, n, words, ranks_as="threads", env=None):
+    def perf(self, operation, n, words, ranks_as="threads", env=None, memory="device"):
         """Rows of `ccl perf` on device memory; wrong elements end it with another status than 0."""
         env = self.ranks_environment(n, **{"CCL_DEVICE": "0", **(env or {})})
-        command = [self.bin / "ccl", "perf", operation, "-n", n, "--ranks-as", ranks_as, "--memory", "device",
+        command = [self.bin / "ccl", "perf", operation, "-n", n, "--ranks-as", ranks_as, "--memory", memory,
                    "--no-launcher", "--no-pin", "--json", *words]
         rows = self.lines(command, env=env)
         bad = [row for row in rows if not row["ok"]]

@@ -87,7 +87,8 @@ impl Communicator {
     /// If some rank does not reach another's memory the buffer is used by its own rank alone: [`DeviceWindow::refusal`] and the
     /// log say so. Calls work all the same, with the same results.
     ///
-    /// Waits for what is outstanding, then blocks until all ranks have called it, at most until `CCL_TIMEOUT`.
+    /// Waits for what is outstanding, then blocks until all ranks have called it, at most until `CCL_TIMEOUT`: one thread cannot register for
+    /// several ranks.
     ///
     /// # Errors
     ///
@@ -111,6 +112,16 @@ impl Communicator {
     /// The memory must stay where it is as long as the window is there.
     pub unsafe fn register_window_at(&self, address: u64, bytes: usize) -> Result<DeviceWindow> {
         self.with_engine(|engine| engine.register_window(&Registered::Range(address, bytes)))
+    }
+
+    /// How many calls of this rank a kernel of their own has made between windows so far (`CCL_CUDA_TWO_SHOT`), replays included, as
+    /// far as kernels have come. The same on all ranks once all are done. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// The communicator is being dropped.
+    pub fn window_calls(&self) -> Result<u64> {
+        self.with_engine(|engine| Ok(engine.device().map_or(0, |device| device.window_calls())))
     }
 
     /// Gives back all device memory that the communicator has taken, on all ranks, until [`Communicator::resume`]: slots, programs,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ccl::{Dtype, ReduceOp};
 use ccl_cuda::{DeviceMemory, Function, Launch, Stream};
-use ccl_kernels::special::{Special, SpecialArgs, SpecialPeer, inbox_bytes, mail_bytes};
+use ccl_kernels::special::{Special, SpecialArgs, SpecialPeer, SpecialServed, inbox_bytes, mail_bytes};
 use serde_json::json;
 
 use crate::machine::{Machine, Options, Outcome};
@@ -45,6 +45,9 @@ struct Team {
     inboxes: Vec<DeviceMemory>,
     _mails: Vec<DeviceMemory>,
     epochs: Vec<DeviceMemory>,
+    served: Vec<DeviceMemory>,
+    /// Where all windows begin.
+    bases: DeviceMemory,
     peers: DeviceMemory,
     /// The abort flag, and the record of errors.
     signals: DeviceMemory,
@@ -68,15 +71,13 @@ impl Team {
         let inbox = if special == Special::OneShot { inbox_bytes(n, 4 * count) } else { 0 };
         let (windows, inboxes) = (each(2 * vector)?, each(inbox)?);
         let (mails, epochs) = (each(mail_bytes(n, blocks))?, each(8 * blocks as usize)?);
+        let served = each(size_of::<SpecialServed>())?;
+        let bases: Vec<u8> = windows.iter().flat_map(|window| window.address().to_le_bytes()).collect();
         let mut peers = Vec::new();
         for rank in 0..n as usize {
-            let peer = SpecialPeer {
-                inbox: inboxes[rank].address(),
-                mail: mails[rank].address(),
-                window: windows[rank].address(),
-                reserved: 0,
-            };
-            let words = [peer.inbox, peer.mail, peer.window, peer.reserved];
+            let peer =
+                SpecialPeer { inbox: inboxes[rank].address(), mail: mails[rank].address(), reserved: [0; 2] };
+            let words = [peer.inbox, peer.mail, 0, 0];
             peers.extend(words.into_iter().flat_map(u64::to_le_bytes));
         }
         let (peers, signals) = (machine.holding(&peers)?, machine.zeros(2 * ERROR_AT as usize)?);
@@ -97,6 +98,8 @@ impl Team {
             inboxes,
             _mails: mails,
             epochs,
+            served,
+            bases: machine.holding(&bases)?,
             peers,
             signals,
         })
@@ -149,7 +152,10 @@ impl Team {
             error: self.signals.address() + ERROR_AT,
             input: window,
             output: window + vector,
-            output_offset: vector,
+            input_window: self.bases.address(),
+            output_window: self.bases.address(),
+            windows: 1 << 32 | 1,
+            served: self.served[rank].address(),
             count: self.count as u64,
             scalar_bits: 1.0_f64.to_bits(),
             inbox_bytes: self.inboxes[rank].bytes() as u64,

@@ -238,7 +238,7 @@ impl Args {
 
     fn graph_calls(&self) -> Result<Option<u64>> {
         match (self.graph, self.memory) {
-            (Some(_), MemoryKind::Ordinary | MemoryKind::Mapped) => Err(Error::usage(
+            (Some(_), memory) if !memory.is_on_device() => Err(Error::usage(
                 format!("expected --memory device beside --graph, found {}", self.memory.name()),
                 "graphs hold calls on device memory: add --memory device",
             )),

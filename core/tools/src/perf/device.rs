@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use ccl::config::Config;
-use ccl::{Addresses, Communicator, Error, Fault, ReduceOp, Request, Result, Stream};
+use ccl::{Addresses, Communicator, DeviceWindow, Error, Fault, ReduceOp, Request, Result, Stream};
 use ccl_cuda::{CaptureMode, Context, DeviceMemory, Driver, Event, EventKind, GraphExec};
 
 use super::area::{Area, GUARD_BYTES};
@@ -27,6 +27,8 @@ pub(crate) struct Device {
 /// What a lane's areas have on the device.
 #[derive(Debug)]
 pub(crate) struct Mirror {
+    /// Before the memory.
+    windows: Vec<DeviceWindow>,
     send: DeviceMemory,
     recv: DeviceMemory,
 }
@@ -88,7 +90,7 @@ impl Device {
     /// so for ranks that share it and wait for this one.
     pub(crate) fn reserve(&self, lane: &mut Lane, bytes: usize) -> Result<()> {
         let room = || DeviceMemory::new(&self.context, bytes + GUARD_BYTES).map_err(failed);
-        lane.mirror = Some(Mirror { send: room()?, recv: room()? });
+        lane.mirror = Some(Mirror { windows: Vec::new(), send: room()?, recv: room()? });
         Ok(())
     }
 
@@ -164,6 +166,28 @@ impl Device {
         // SAFETY: the lanes that were captured keep their memory until the graph is gone.
         unsafe { graph.exec.launch(&self.queue) }.map_err(failed)
     }
+}
+
+/// Registers a lane's memory for areas of up to so many bytes together with all ranks. Those that work on host memory take part.
+pub(crate) fn register(comm: &Communicator, lane: &mut Lane, bytes: usize) -> Result<()> {
+    let bytes = bytes + GUARD_BYTES;
+    let Some(mirror) = &mut lane.mirror else {
+        let none = vec![0u8; bytes];
+        for _ in 0..2 {
+            // SAFETY: the memory outlives the window, which goes at once.
+            unsafe { comm.register_window_at(none.as_ptr().addr() as u64, bytes) }?;
+        }
+        return Ok(());
+    };
+    for memory in [&mirror.send, &mirror.recv] {
+        // SAFETY: the mirror keeps the memory longer than the window.
+        let window = unsafe { comm.register_window_at(memory.address(), bytes) }?;
+        if let Some(reason) = window.refusal() {
+            crate::text::complain(&format!("ccl perf: windows are used locally only: {reason}"));
+        }
+        mirror.windows.push(window);
+    }
+    Ok(())
 }
 
 /// Where a call's data lies.

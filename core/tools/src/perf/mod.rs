@@ -36,7 +36,7 @@ use ccl::discover::launcher::Job;
 use ccl::{Communicator, Error, Fault, Rank, Result};
 
 use self::args::RanksAs;
-use self::options::{MemoryKind, Options, Roots};
+use self::options::{Options, Roots};
 use self::overlap::Overlap;
 use self::start::Start;
 use self::workload::Workload;
@@ -121,7 +121,7 @@ fn config(args: &Args) -> Result<Config> {
         None => builder,
     };
     let config = builder.clone().build()?;
-    let on_device = args.memory == MemoryKind::Device;
+    let on_device = args.memory.is_on_device();
     let is_unset = !config.find("CCL_DEVICE").is_some_and(|found| found.source != Source::Default);
     let wanted = args.device.setting().or((on_device && is_unset).then(|| "local".to_owned()));
     match (wanted, ccl::devices(&config)) {
@@ -142,7 +142,7 @@ fn say_where(args: &Args, config: &Config) {
     }
     match ccl::devices(config) {
         Err(none) => text::complain(&format!("ccl perf: {none}; measured on host memory")),
-        Ok(_) if args.memory == MemoryKind::Device => {}
+        Ok(_) if args.memory.is_on_device() => {}
         Ok(_) => text::complain("ccl perf: ranks work on devices; every call copies its data there and back"),
     }
 }

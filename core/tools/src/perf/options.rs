@@ -75,6 +75,8 @@ pub(crate) enum MemoryKind {
     Mapped,
     /// The rank's device's; calls are put on a stream
     Device,
+    /// The same, registered so that all ranks reach it
+    Window,
 }
 
 /// Whether results are checked.
@@ -102,7 +104,13 @@ impl MemoryKind {
             MemoryKind::Ordinary => "ordinary",
             MemoryKind::Mapped => "mapped",
             MemoryKind::Device => "device",
+            MemoryKind::Window => "window",
         }
+    }
+
+    /// Whether it is a device's.
+    pub(crate) fn is_on_device(self) -> bool {
+        matches!(self, MemoryKind::Device | MemoryKind::Window)
     }
 }
 

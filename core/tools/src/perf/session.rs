@@ -6,7 +6,7 @@ use ccl::{Communicator, ReduceOp, Result};
 
 use super::call::{Call, Lane};
 use super::check::{Check, Lengths};
-use super::device::{Device, Graph};
+use super::device::{self, Device, Graph};
 use super::layout;
 use super::measure::{Stopwatch, Timing};
 use super::operation::Operation;
@@ -24,8 +24,8 @@ pub(crate) fn run(comm: &Communicator, options: &Options) -> Result<u64> {
         _ => None,
     };
     let device = match options.memory {
-        MemoryKind::Device => Device::of(comm)?,
-        MemoryKind::Ordinary | MemoryKind::Mapped => None,
+        kind if kind.is_on_device() => Device::of(comm)?,
+        _ => None,
     };
     let mut session = Session {
         comm,
@@ -37,6 +37,10 @@ pub(crate) fn run(comm: &Communicator, options: &Options) -> Result<u64> {
     if let Some(device) = &device {
         let longest = options.longest_bytes(comm.size());
         session.lanes.iter_mut().try_for_each(|lane| device.reserve(lane, longest))?;
+    }
+    if options.memory == MemoryKind::Window {
+        let longest = options.longest_bytes(comm.size());
+        session.lanes.iter_mut().try_for_each(|lane| device::register(comm, lane, longest))?;
     }
     let mut wrong = 0;
     for operation in options.operations(comm.size()) {

@@ -1,6 +1,6 @@
 //! Bugs planted in the interpreter and its edges, each found by some seed.
 
-use ccl_kernels::layout::DeviceFault;
+use ccl_kernels::layout::{DeviceFault, LaunchArgs};
 use ccl_kernels::shape::Protocol;
 use ccl_plan::machine::Stage;
 use ccl_plan::{Algorithm, Collective, Plan, Rank};
@@ -164,6 +164,22 @@ fn flags_that_come_again_find_no_old_line() {
         world.untouched()
     };
     assert!(untouched(14) > untouched(0), "{} words of {}", untouched(0), untouched(14));
+}
+
+#[test]
+fn a_call_that_another_kernel_has_made_is_left_alone() {
+    let changes = |flag| {
+        let call = Call::drawn(Collective::AllReduce, Algorithm::Ring, Protocol::Simple, 7_000_000);
+        let call = call.expect("a ring for any n");
+        let stage = Stage::new(&call.plan, &call.case).expect("it was drawn so");
+        let mut world = World::new((&call.plan, &stage), call.arithmetic, call.wiring, &call.memory);
+        let ranks = || (0..call.case.n).map(Rank);
+        ranks().for_each(|rank| world.change(rank, |args| args.flags |= flag));
+        world.run(&call.options).expect("it runs as any other");
+        ranks().any(|rank| world.memory(rank).is_some_and(|found| found != call.memory[rank.index()].bytes))
+    };
+    assert!(changes(0));
+    assert!(!changes(LaunchArgs::YIELDS));
 }
 
 /// A call of ranks of which one does not come.

@@ -145,6 +145,8 @@ impl<'a> World<'a> {
         let scratch = shape::scratch_bytes(seat.program, case.channels, case.chunk_count, size);
         let (scratch, error, abort) = (words(scratch), words(size_of::<DeviceError>()), words(8));
         let barriers = words(8 * usize::from(case.channels));
+        // As if another kernel had made the call, which is looked at only where the flag says so.
+        let served = filled(&[1; 8]);
         let comm = DeviceComm {
             rank: rank.0,
             n: case.n,
@@ -157,7 +159,8 @@ impl<'a> World<'a> {
             barriers: address(&barriers),
             scratch: address(&scratch),
             scratch_bytes: 8 * scratch.len() as u64,
-            reserved: [0; 7],
+            served: address(&served),
+            reserved: [0; 6],
         };
         let comm = filled(bytes_of(&comm));
         let length = shape::plan_image(seat.program, self.plan.order(), 0).len();
@@ -184,7 +187,7 @@ impl<'a> World<'a> {
             reserved: 0,
         };
         let blocks = shape::grid_blocks(seat.program, case.channels);
-        let kept = vec![comm, edges, index, image, tables, scratch, barriers];
+        let kept = vec![comm, edges, index, image, tables, scratch, barriers, served];
         Seated { rank, user, args, blocks, _kept: kept, error, abort }
     }
 

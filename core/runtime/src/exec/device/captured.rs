@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ccl_cuda::{CaptureInfo, Event, EventKind, PinnedMemory, Stream};
 
 use super::engine::Order;
+use super::two_shot::Places;
 use super::{Opened, failed};
 use crate::error::Result;
 
@@ -22,10 +23,18 @@ pub(super) struct Captured {
     last: Vec<Last>,
 }
 
-/// What one captured call uses beside what the communicator has anyway.
+/// What one captured call uses, for as long as a graph may run it.
 struct Kept {
     capture: u64,
-    tables: Option<PinnedMemory>,
+    used: Used,
+}
+
+/// What one call uses until it is over, beside what the communicator has anyway.
+#[derive(Default)]
+pub(super) struct Used {
+    pub(super) tables: Option<PinnedMemory>,
+    /// Other ranks' memory stays mapped, although handles go.
+    pub(super) places: Places,
 }
 
 /// The last call of its order in a capture: later ones follow it, also on other streams.
@@ -42,10 +51,10 @@ impl Captured {
     /// # Errors
     ///
     /// Of the driver.
-    pub(super) fn keep(&mut self, info: &CaptureInfo, tables: Option<PinnedMemory>) -> Result<()> {
+    pub(super) fn keep(&mut self, info: &CaptureInfo, used: Used) -> Result<()> {
         self.calls += 1;
         let (number, gone) = (self.calls, Arc::clone(&self.gone));
-        self.kept.insert(number, Kept { capture: info.id(), tables });
+        self.kept.insert(number, Kept { capture: info.id(), used });
         info.keep(move || gone.lock().unwrap_or_else(PoisonError::into_inner).push(number)).map_err(failed)
     }
 
@@ -61,7 +70,7 @@ impl Captured {
         }
         let gone = std::mem::take(&mut *self.gone());
         let kept = gone.iter().filter_map(|number| self.kept.remove(number));
-        let tables = kept.filter_map(|kept| kept.tables).collect();
+        let tables = kept.filter_map(|kept| kept.used.tables).collect();
         self.last.retain(|last| self.kept.values().any(|kept| kept.capture == last.capture));
         tables
     }

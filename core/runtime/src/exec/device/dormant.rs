@@ -11,6 +11,7 @@ use super::engine::DeviceEngine;
 use super::kernels::Kernels;
 use super::lent::Lending;
 use super::signals::Signals;
+use super::windows::Windows;
 use super::{Opened, failed};
 use crate::error::Result;
 
@@ -27,6 +28,7 @@ pub(super) struct Kept {
     pub(super) signals: Arc<Signals>,
     pub(super) kernels: Kernels,
     pub(super) lending: Lending,
+    pub(super) windows: Windows,
 }
 
 impl Dormant {
@@ -47,7 +49,8 @@ impl DeviceEngine {
         let lists = self.comms.iter().chain([&self.barriers]).chain(&self.scratch).chain(&self.aside);
         let single = lists.chain(programs).chain(self.edges.memory()).chain(self.staging.memory());
         let one_shot = self.one_shot.iter().flat_map(|one_shot| one_shot.memory());
-        let bytes: usize = single.chain(one_shot).map(DeviceMemory::bytes).sum();
+        let two_shot = self.two_shot.iter().flat_map(|two_shot| two_shot.memory());
+        let bytes: usize = single.chain(one_shot).chain(two_shot).map(DeviceMemory::bytes).sum();
         (bytes + self.peers.own.bytes()) as u64
     }
 
@@ -78,6 +81,7 @@ impl DeviceEngine {
             signals: Arc::clone(&self.signals),
             kernels: std::mem::replace(&mut self.kernels, Kernels::new()),
             lending: std::mem::take(&mut self.lending),
+            windows: std::mem::take(&mut self.windows),
         };
         Dormant { opened: Arc::clone(&self.opened), kept: Some(kept) }
     }

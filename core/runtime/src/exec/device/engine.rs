@@ -13,7 +13,7 @@ use ccl_kernels::shape::Protocol;
 use ccl_plan::program::Checked;
 use ccl_plan::{Collective, Rank};
 
-use super::captured::Captured;
+use super::captured::{Captured, Used};
 use super::dormant::{Dormant, Kept};
 use super::edges::Edges;
 use super::kernels::Kernels;
@@ -24,6 +24,8 @@ use super::region::RegionView;
 use super::signals::Signals;
 use super::special::OneShot;
 use super::staging::Staging;
+use super::two_shot::{Places, TwoShot};
+use super::windows::Windows;
 use super::{DeviceBuffer, Opened, failed};
 use crate::error::{Error, Fault, Result};
 use crate::exec::host::{EDGE_TAGS, OwnedTables, Poll, Reason, Stop, is_message, stages_input};
@@ -54,6 +56,7 @@ pub(crate) struct DeviceEngine {
     pub(super) aside: Vec<DeviceMemory>,
     pub(super) captured: Captured,
     pub(super) lending: Lending,
+    pub(super) windows: Windows,
     /// By the caller's streams.
     beside: Vec<Beside>,
     /// Why a pump has nothing more to fetch: an error if a call still waits for it.
@@ -64,6 +67,8 @@ pub(crate) struct DeviceEngine {
     pub(super) kernels: Kernels,
     /// The kernel of short all-reduces, if they have one.
     pub(super) one_shot: Option<OneShot>,
+    /// That of long ones between windows.
+    pub(super) two_shot: Option<TwoShot>,
     pub(super) peers: Peers,
     pub(super) board: Arc<Board>,
     pub(super) opened: Arc<Opened>,
@@ -102,7 +107,7 @@ struct Queued {
     target: Option<Target>,
     /// `None` after the launch.
     prepared: Option<Prepared>,
-    tables: Option<PinnedMemory>,
+    used: Used,
     /// Recorded behind the kernel; `None` before the launch.
     event: Option<Arc<Event>>,
 }
@@ -202,6 +207,7 @@ impl DeviceEngine {
             tags: EDGE_TAGS,
             has: [true, false, false],
             inbox_bytes: 0,
+            mail_bytes: 0,
         };
         let peers = peers::agree(own.as_ref().map(|own| &*own.opened), me, infos, view, gather)?;
         let (Some(own), Some(peers)) = (own, peers) else { return Ok(None) };
@@ -210,7 +216,7 @@ impl DeviceEngine {
 
     fn new(own: Dormant, peers: Peers, (me, n): (Rank, u32), board: &Arc<Board>) -> Result<DeviceEngine> {
         let (view, opened) = (peers.view, own.opened);
-        let Kept { stream: own_stream, signals, kernels, lending } = match own.kept {
+        let Kept { stream: own_stream, signals, kernels, lending, windows } = match own.kept {
             Some(kept) => kept,
             None => {
                 let stream = Arc::new(Stream::new(&opened.context, 0).map_err(failed)?);
@@ -218,13 +224,15 @@ impl DeviceEngine {
                     PinnedMemory::new(&opened.context, Signals::BYTES, ccl_cuda::HostCaching::Cached)
                         .map_err(failed)?;
                 let signals = Arc::new(Signals::new(pinned));
-                Kept { stream, signals, kernels: Kernels::new(), lending: Lending::default() }
+                let (lending, windows) = (Lending::default(), Windows::default());
+                Kept { stream, signals, kernels: Kernels::new(), lending, windows }
             }
         };
         let edges = Edges::new((me, n), view, &opened, &own_stream)?;
         let barriers = opened.memory(usize::from(view.channels) * 2 * size_of::<LaneBarrier>())?;
         barriers.fill(0, &own_stream).map_err(failed)?;
         let one_shot = OneShot::new((me, n), &peers, &opened, &own_stream)?;
+        let two_shot = TwoShot::new((me, n), &peers, (&opened, &signals), &own_stream)?;
         let comm = || opened.memory(Protocol::ALL.len() * size_of::<DeviceComm>());
         let comms = [comm()?, comm()?];
         let mut engine = DeviceEngine {
@@ -244,12 +252,14 @@ impl DeviceEngine {
             aside: Vec::new(),
             captured: Captured::default(),
             lending,
+            windows,
             beside: Vec::new(),
             ended: None,
             beside_blocks: 0,
             staging: Staging::default(),
             kernels,
             one_shot,
+            two_shot,
             peers,
             board: Arc::clone(board),
             opened,
@@ -330,7 +340,7 @@ impl DeviceEngine {
             staged: Some((staged, copies)),
             target: None,
             prepared: Some(prepared),
-            tables: None,
+            used: Used::default(),
             event: None,
         });
         Ok(())
@@ -375,13 +385,14 @@ impl DeviceEngine {
         let mut prepared = self.prepare(&call, target.beside, fabric)?;
         let can = prepared.protocol == Protocol::Simple && call.decision.lendable;
         prepared.lends = can && self.may_lend(&call, &target);
+        let used = Used { tables: None, places: self.places(&prepared, &call, &target)? };
         self.queue.push_back(Queued {
             call,
             gate: None,
             staged: None,
             target: Some(target),
             prepared: Some(prepared),
-            tables: None,
+            used,
             event: None,
         });
         Ok(())
@@ -396,6 +407,25 @@ impl DeviceEngine {
         let send = if stages_input(&call.bound) { (0, 0) } else { (call.bound.send.addr(), target.bytes.0) };
         let buffers = [send, (call.bound.recv.addr(), target.bytes.1)].map(|(at, bytes)| (at as u64, bytes));
         self.lending.may(buffers, target.capture.is_some(), &self.opened, &self.peers)
+    }
+
+    /// The windows that a call's buffers lie in, if a kernel goes by that. Blocks for the device.
+    fn places(&mut self, prepared: &Prepared, call: &Call, target: &Target) -> Result<Places> {
+        let Some(two_shot) = self.two_shot.as_mut().filter(|_| prepared.is_preceded()) else {
+            return Ok(None);
+        };
+        let find = |address: usize, bytes| self.windows.find(address as u64, bytes);
+        let send = find(call.bound.send.addr(), target.bytes.0);
+        let Some(places) = send.zip(find(call.bound.recv.addr(), target.bytes.1)).map(<[_; 2]>::from) else {
+            return Ok(None);
+        };
+        two_shot.learn(&places, &self.opened, &self.own_stream)?;
+        Ok(Some(places))
+    }
+
+    /// How many calls a kernel of their own has made between windows.
+    pub(crate) fn window_calls(&self) -> u64 {
+        self.signals.served()
     }
 
     /// Registers a buffer of our own, or else a range: see [`Lending`].
@@ -548,7 +578,7 @@ impl DeviceEngine {
                 let (send, recv) = self.staging.bring(staged, copies, &stream)?;
                 (queued.call.bound.send, queued.call.bound.recv) = (send as *const u8, recv as *mut u8);
             }
-            queued.event = self.launch(&queued.call, prepared, &mut queued.tables, (&stream, None))?;
+            queued.event = self.launch(&queued.call, prepared, &mut queued.used, (&stream, None))?;
             return Ok(());
         };
         let _relaxed = self.relaxed(target)?;
@@ -556,12 +586,12 @@ impl DeviceEngine {
         if !target.beside {
             self.join_beside()?;
             queued.event =
-                self.launch(&queued.call, prepared, &mut queued.tables, (&target.stream, capture))?;
+                self.launch(&queued.call, prepared, &mut queued.used, (&target.stream, capture))?;
             return Ok(());
         }
         let beside = self.stream_of(&queued.call.bound)?;
         self.leave_for(&beside, &target.stream)?;
-        queued.event = self.launch(&queued.call, prepared, &mut queued.tables, (&beside, capture))?;
+        queued.event = self.launch(&queued.call, prepared, &mut queued.used, (&beside, capture))?;
         let after = self.event()?;
         after.record(&beside).map_err(failed)?;
         let apart = self.beside.iter_mut().find(|apart| apart.stream.raw() == target.stream.raw());
@@ -626,7 +656,7 @@ impl DeviceEngine {
             self.board.complete(queued.call.sequence);
         }
         self.spare_events.extend(queued.event);
-        self.staging.keep_tables(queued.tables);
+        self.staging.keep_tables(queued.used.tables);
         if let Some(gate) = queued.gate {
             gate.pass();
         }

@@ -14,6 +14,7 @@ use ccl_kernels::special::Special;
 use ccl_plan::program::Checked;
 use ccl_plan::{Algorithm, Channel, Collective, Dtype, Rank};
 
+use super::captured::Used;
 use super::edges::Purpose;
 use super::engine::{Call, DeviceEngine, Program, Target, order};
 use super::kernels::Kernel;
@@ -36,6 +37,22 @@ pub(crate) struct Prepared {
     pub(super) lends: bool,
     /// Where the input is copied first, and how much of it.
     aside: Option<(u64, usize)>,
+    /// A kernel that goes before, and may leave nothing to do.
+    before: Option<Before>,
+}
+
+/// See [`TwoShot`](super::two_shot::TwoShot).
+struct Before {
+    kernel: Kernel,
+    blocks: u32,
+    threads: u32,
+}
+
+impl Prepared {
+    /// Whether a kernel goes before that makes the call if its buffers lie in windows.
+    pub(super) fn is_preceded(&self) -> bool {
+        self.before.is_some()
+    }
 }
 
 /// What a kernel does.
@@ -84,6 +101,7 @@ impl DeviceEngine {
             false => None,
         };
         let tables = self.staging.tables(call, self.n, &self.opened)?;
+        let before = self.before(asked, decision.algorithm, bound)?;
         Ok(Prepared {
             work: Work::Interpret(plan),
             kernel,
@@ -94,6 +112,7 @@ impl DeviceEngine {
             tables,
             lends: false,
             aside,
+            before,
         })
     }
 
@@ -112,10 +131,29 @@ impl DeviceEngine {
             tables: None,
             lends: false,
             aside: None,
+            before: None,
         })
     }
 
-    /// Launches a call's kernel; what is recorded behind it, unless it is captured. The tables that it reads are kept for
+    /// The kernel that goes before a call's interpreter, if one does.
+    fn before(
+        &mut self,
+        asked: (Collective, Dtype, usize),
+        algorithm: Algorithm,
+        bound: &Bound,
+    ) -> Result<Option<Before>> {
+        let own = self.two_shot.as_ref().filter(|own| own.precedes(asked, algorithm, &self.windows));
+        let Some(own) = own else { return Ok(None) };
+        let (_, dtype, count) = asked;
+        let (blocks, threads) = (own.blocks(count.saturating_mul(dtype.size_bytes())), own.threads);
+        let name = Special::TwoShot.kernel_name(dtype, bound.reduce.op());
+        let shared_bytes = Special::TwoShot.shared_bytes() as u32;
+        let kernel = self.kernels.of(&self.opened, name, (threads, shared_bytes))?;
+        kernel.admit(blocks, self.peers.sharing, &self.opened)?;
+        Ok(Some(Before { kernel, blocks, threads }))
+    }
+
+    /// Launches a call's kernel; what is recorded behind it, unless it is captured. What it uses is kept for
     /// the caller, also after an error: freeing them would wait for kernels that may wait for this rank.
     ///
     /// # Errors
@@ -125,10 +163,10 @@ impl DeviceEngine {
         &mut self,
         call: &Call,
         mut prepared: Prepared,
-        tables: &mut Option<PinnedMemory>,
+        used: &mut Used,
         (stream, capture): (&Stream, Option<&CaptureInfo>),
     ) -> Result<Option<Arc<Event>>> {
-        *tables = prepared.tables.take();
+        used.tables = prepared.tables.take();
         let (bound, order) = (&call.bound, order(&call.bound));
         match capture {
             Some(info) => self.captured.follow(info, order, stream)?,
@@ -140,6 +178,18 @@ impl DeviceEngine {
             // the other, of which this is the last.
             unsafe { ccl_cuda::copy(stream, aside, send, bytes) }.map_err(failed)?;
         }
+        if let (Some(before), Some(two_shot)) = (&prepared.before, &self.two_shot) {
+            let launch = Launch {
+                grid: [before.blocks, 1, 1],
+                block: [before.threads, 1, 1],
+                shared_bytes: Special::TwoShot.shared_bytes() as u32,
+                attributes: &[],
+            };
+            let args = two_shot.args(call, &used.places, &self.signals);
+            // SAFETY: the kernel takes one `SpecialArgs`. What it points to lives as long as this engine; other ranks' windows are
+            // mapped until the call is over, which `used` sees to.
+            unsafe { launch.run(&before.kernel.function, stream, &args) }.map_err(failed)?;
+        }
         let launch = Launch {
             grid: [prepared.blocks, 1, 1],
             block: [prepared.threads, 1, 1],
@@ -149,7 +199,7 @@ impl DeviceEngine {
         let function = &prepared.kernel.function;
         let launched = match (prepared.work, &self.one_shot) {
             (Work::Interpret(plan), _) => {
-                let args = self.args(call, plan, &prepared, tables.as_ref());
+                let args = self.args(call, plan, &prepared, used.tables.as_ref());
                 // SAFETY: the interpreter takes one `LaunchArgs`. What it points to lives as long as this engine, which
                 // ends all kernels before it frees anything; user memory is valid until the call is complete by its
                 // contract.
@@ -162,10 +212,15 @@ impl DeviceEngine {
             }
             (Work::OneShot, None) => return Err(Error::bug("a launch of a kernel that was not made ready")),
         };
+        if launched.is_err() && prepared.is_preceded() && capture.is_none() {
+            // The kernel before it uses the caller's buffers, and nothing is recorded behind it to wait for.
+            self.signals.abort();
+            stream.synchronize().map_err(failed)?;
+        }
         launched.map_err(failed)?;
         if let Some(info) = capture {
             self.captured.passed(info, order, stream, &self.opened)?;
-            self.captured.keep(info, tables.take())?;
+            self.captured.keep(info, std::mem::take(used))?;
             return Ok(None);
         }
         let event = self.event()?;
@@ -192,7 +247,9 @@ impl DeviceEngine {
             tag: call.tag,
             channels: u32::from(decision.channels),
             element_bytes: bound.dtype.size_bytes() as u32,
-            flags: finish_flags(bound.reduce.op()) | if prepared.lends { LaunchArgs::LENDS } else { 0 },
+            flags: finish_flags(bound.reduce.op())
+                | if prepared.lends { LaunchArgs::LENDS } else { 0 }
+                | if prepared.is_preceded() { LaunchArgs::YIELDS } else { 0 },
             reserved: 0,
         }
     }
@@ -275,6 +332,7 @@ impl DeviceEngine {
                 barriers: self.barriers.address(),
                 scratch: self.scratch.last().map_or(0, DeviceMemory::address),
                 scratch_bytes: self.scratch.last().map_or(0, DeviceMemory::bytes) as u64,
+                served: self.two_shot.as_ref().map_or(0, |two_shot| two_shot.served_address()),
                 ..DeviceComm::default()
             });
             let bytes: Vec<u8> = comms.iter().flat_map(bytes_of).copied().collect();

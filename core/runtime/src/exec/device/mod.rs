@@ -27,6 +27,7 @@ mod signals;
 mod special;
 mod staging;
 mod supply;
+mod two_shot;
 mod windows;
 
 use ccl_cuda::{Context, DeviceMemory, Driver};
@@ -55,6 +56,8 @@ pub(crate) struct Opened {
     lends_nothing: bool,
     /// The longest all-reduce that a kernel of its own makes.
     one_shot_bytes: usize,
+    /// The shortest all-reduce that a kernel of its own makes between windows; 0: none.
+    two_shot_bytes: usize,
     /// The protocols that calls may follow, if the setting says so.
     protocols: Option<Choices>,
     kernels: Supply,
@@ -103,6 +106,7 @@ impl Opened {
             avoids_peers: config.p2p_disable(),
             lends_nothing: config.direct() == Some(0),
             one_shot_bytes: config.cuda_one_shot() as usize,
+            two_shot_bytes: config.cuda_two_shot() as usize,
             protocols: protocol::allowed(config)?,
             kernels: Supply::of(config, limits.capability, driver.version()),
         })

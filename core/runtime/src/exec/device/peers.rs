@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use bytes::Bytes;
 use ccl_cuda::{Context, Device, DeviceMemory, IpcMemory, SharedMemory, Stream};
 use ccl_kernels::shape::Protocol;
+use ccl_kernels::special::Special;
 use ccl_plan::Rank;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{self, Ways};
 use super::region::{BlockShape, Region, RegionView};
+use super::two_shot::TwoShot;
 use super::{Opened, failed};
 use crate::error::{Error, Fault, Result};
 use crate::transport::TransportInfo;
@@ -24,6 +26,8 @@ pub(super) struct Peers {
     pub(super) links: Vec<Link>,
     /// How many ranks of the communicator share this rank's device.
     pub(super) sharing: u32,
+    /// How many ranks share a device at most. The same on all ranks.
+    pub(super) most_sharing: u32,
     /// Whether all ranks that have a device have this one.
     pub(super) is_one_device: bool,
     /// Each rank's number among the device ranks of its host.
@@ -85,7 +89,8 @@ pub(super) fn agree(
     let seats: Vec<Option<Seat>> = told(&gather(bytes(&seat)?)?)?;
     let here: Vec<Rank> = device_ranks(infos, &seats, me);
     let inbox_bytes = opened.map_or(0, |opened| inbox(opened, infos, &seats));
-    let view = RegionView { has: protocols(opened, infos, &seats), inbox_bytes, ..view };
+    let mail_bytes = opened.map_or(0, |opened| mail(opened, infos, &seats));
+    let view = RegionView { has: protocols(opened, infos, &seats), inbox_bytes, mail_bytes, ..view };
     let own = opened.map(|opened| region(opened, view, here.len())).transpose()?;
     let place = opened.zip(own.as_ref()).map(|(opened, own)| place(opened, own));
     let places: Vec<Option<Place>> = told(&gather(bytes(&place)?)?)?;
@@ -124,6 +129,7 @@ pub(super) fn agree(
         own,
         links,
         sharing: seats.iter().filter(same).count() as u32,
+        most_sharing: most_sharing(&seats),
         is_one_device: seats.iter().flatten().all(|seat| seat.uuid == opened.uuid),
         seats: (0..infos.len()).map(on_host).collect(),
         ways: Ways {
@@ -166,6 +172,22 @@ fn inbox(opened: &Opened, infos: &[TransportInfo], seats: &[Option<Seat>]) -> us
         _ if !are_together(infos, seats) => 0,
         bytes => ccl_kernels::special::inbox_bytes(infos.len() as u32, bytes),
     }
+}
+
+/// How long mail is, the same on all ranks: only where all edges may be direct is there any.
+fn mail(opened: &Opened, infos: &[TransportInfo], seats: &[Option<Seat>]) -> usize {
+    let n = infos.len() as u32;
+    match opened.two_shot_bytes {
+        0 => 0,
+        _ if !are_together(infos, seats) || n > Special::TwoShot.most_ranks() => 0,
+        _ => ccl_kernels::special::mail_bytes(n, TwoShot::most_blocks(most_sharing(seats))),
+    }
+}
+
+/// How many ranks share a device at most.
+fn most_sharing(seats: &[Option<Seat>]) -> u32 {
+    let sharing = |seat: &Seat| seats.iter().flatten().filter(|other| other.uuid == seat.uuid).count() as u32;
+    seats.iter().flatten().map(sharing).max().unwrap_or(0)
 }
 
 /// Whether lines of 128 bytes stay whole on their way to a device: on the device itself, and on links over which its atomic

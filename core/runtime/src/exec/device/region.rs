@@ -59,6 +59,8 @@ pub(super) struct RegionView {
     pub(super) has: [bool; 3],
     /// Behind all blocks.
     pub(super) inbox_bytes: usize,
+    /// Behind the inbox.
+    pub(super) mail_bytes: usize,
 }
 
 impl Region {
@@ -78,12 +80,17 @@ impl Region {
 impl RegionView {
     /// Bytes of a region for so many ranks.
     pub(super) fn bytes(&self, ranks: usize) -> usize {
-        self.inbox(ranks) as usize - self.address as usize + self.inbox_bytes
+        self.mail(ranks) as usize - self.address as usize + self.mail_bytes
     }
 
     /// Where lines arrive in a region for so many ranks that belong to no edge.
     pub(super) fn inbox(&self, ranks: usize) -> u64 {
         self.block(Protocol::Simple, (ranks, Channel(0), 0))
+    }
+
+    /// Where mail arrives in a region for so many ranks.
+    pub(super) fn mail(&self, ranks: usize) -> u64 {
+        self.inbox(ranks) + self.inbox_bytes.next_multiple_of(MAIL_ALIGNMENT) as u64
     }
 
     /// The blocks of a protocol.
@@ -138,6 +145,7 @@ pub(super) const TAIL_AT: usize = 0;
 pub(super) const HEAD_AT: usize = LINE_BYTES;
 pub(super) const SIZES_AT: usize = 2 * LINE_BYTES;
 const LINE_BYTES: usize = 128;
+const MAIL_ALIGNMENT: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -154,6 +162,7 @@ mod tests {
             tags: 2,
             has,
             inbox_bytes: 0,
+            mail_bytes: 0,
         };
         let (simple, ll128) = (view.shape(Protocol::Simple), view.shape(Protocol::Ll128));
         assert_eq!((simple.slots_at(), simple.stride_bytes(), simple.bytes()), (384, 1024, 384 + 5 * 1024));
@@ -166,6 +175,9 @@ mod tests {
         assert_eq!(view.bytes(2) as u64, 12 * both);
         let longer = RegionView { inbox_bytes: 64, ..view };
         assert_eq!((longer.inbox(2) - longer.address, longer.bytes(2) as u64), (12 * both, 12 * both + 64));
+        let both_more = RegionView { inbox_bytes: 96, mail_bytes: 640, ..view };
+        assert_eq!(both_more.mail(2) - both_more.inbox(2), 128, "mail begins on 64 bytes");
+        assert_eq!(both_more.bytes(2) as u64, 12 * both + 128 + 640);
         let at = (Rank(3), Channel(1), 1);
         let edge = device_edge(simple, (0x1000, 0x9000), at, Direction::Send);
         assert_eq!((edge.tail, edge.head, edge.sizes, edge.slots), (0x1000, 0x9080, 0x1100, 0x1180));

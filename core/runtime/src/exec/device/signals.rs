@@ -1,6 +1,7 @@
-//! Two words between host and kernels: the host's wish that they end, and what the first that failed has to say.
+//! Three words between host and kernels: the host's wish that they end, what the first that failed has to say, and how many calls
+//! were made between windows.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ccl_cuda::PinnedMemory;
 use ccl_kernels::layout::{DeviceError, DeviceFault, record_of};
@@ -34,6 +35,17 @@ impl Signals {
         self.memory.device_address() + ERROR_AT as u64
     }
 
+    pub(super) fn served_address(&self) -> u64 {
+        self.memory.device_address() + SERVED_AT as u64
+    }
+
+    /// How many calls a kernel of their own has made between windows.
+    pub(super) fn served(&self) -> u64 {
+        // SAFETY: the word lies in the memory, which starts on a page and lives as long as `self`; all use it as an atomic.
+        unsafe { AtomicU64::from_ptr(self.memory.as_ptr().wrapping_add(SERVED_AT).cast()) }
+            .load(Ordering::Relaxed)
+    }
+
     /// What the first block that failed says, if one has.
     pub(super) fn error(&self) -> Option<(DeviceFault, DeviceError)> {
         // Acquire: the code is written last.
@@ -56,3 +68,4 @@ impl Signals {
 
 const ABORT_AT: usize = 0;
 const ERROR_AT: usize = 128;
+const SERVED_AT: usize = 192;

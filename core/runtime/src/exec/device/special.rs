@@ -31,7 +31,7 @@ pub(super) struct OneShot {
 /// More blocks than this do not make a short vector faster.
 const MOST_BLOCKS: usize = 16;
 /// Of a block: what the kernels are compiled for.
-const MOST_THREADS: u32 = 512;
+pub(super) const MOST_THREADS: u32 = 512;
 
 impl OneShot {
     /// Nothing where the setting wants none, or some rank cannot write to another's inbox. Blocks for the device.
@@ -48,14 +48,7 @@ impl OneShot {
         if !peers.ways.direct || peers.view.inbox_bytes == 0 {
             return Ok(None);
         }
-        let inbox = |link: &Link| match link {
-            Link::Direct { address, .. } => RegionView { address: *address, ..peers.view }.inbox(n as usize),
-            Link::Proxied(_) => 0,
-        };
-        let record = |link: &Link| SpecialPeer { inbox: inbox(link), ..SpecialPeer::default() };
-        let records: Vec<u8> = peers.links.iter().flat_map(|link| bytes_of(&record(link)).to_vec()).collect();
-        let table = opened.memory(records.len())?;
-        table.write(0, &records, stream).map_err(failed)?;
+        let table = peers_table(n, peers, opened, stream)?;
         let threads = opened.worker_threads.min(MOST_THREADS).next_multiple_of(32);
         let words = opened.one_shot_bytes.div_ceil(8);
         let blocks = words.div_ceil(threads as usize).clamp(1, MOST_BLOCKS) as u32;
@@ -99,4 +92,27 @@ impl OneShot {
             ..SpecialArgs::default()
         }
     }
+}
+
+/// Where the special kernels find each rank's inbox and mail. Blocks for the device.
+///
+/// # Errors
+///
+/// Of the driver.
+pub(super) fn peers_table(n: u32, peers: &Peers, opened: &Opened, stream: &Stream) -> Result<DeviceMemory> {
+    let record = |link: &Link| match link {
+        Link::Direct { address, .. } => {
+            let view = RegionView { address: *address, ..peers.view };
+            SpecialPeer {
+                inbox: view.inbox(n as usize),
+                mail: view.mail(n as usize),
+                ..SpecialPeer::default()
+            }
+        }
+        Link::Proxied(_) => SpecialPeer::default(),
+    };
+    let records: Vec<u8> = peers.links.iter().flat_map(|link| bytes_of(&record(link)).to_vec()).collect();
+    let table = opened.memory(records.len())?;
+    table.write(0, &records, stream).map_err(failed)?;
+    Ok(table)
 }

@@ -4,7 +4,7 @@
 //! map. Unless all have all, the memory is used by its own rank alone, as any registered memory. Nobody touches another
 //! rank's memory but in calls that its owner makes with it, so ranks take windows back whenever they like.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ccl_cuda::{DeviceMemory, IpcMemory, PointerFacts, SharedMemory};
 use ccl_plan::Rank;
@@ -32,6 +32,10 @@ pub struct DeviceWindow {
 /// A window that every rank reaches on every other.
 #[derive(Debug)]
 pub(super) struct Mapped {
+    /// The same on all ranks.
+    id: u32,
+    start: u64,
+    bytes: u64,
     /// By rank.
     views: Vec<View>,
     /// A buffer of our own stays as long as it is registered.
@@ -44,6 +48,14 @@ enum View {
     /// The own one, and those of threads of this process.
     Here(u64),
     Mapped(IpcMemory),
+}
+
+/// The windows of one rank that all ranks reach.
+#[derive(Default)]
+pub(super) struct Windows {
+    /// How many there have been, the same on all ranks.
+    registered: u32,
+    known: Vec<Weak<Mapped>>,
 }
 
 /// What a rank says of the memory that it registers.
@@ -68,7 +80,7 @@ impl DeviceWindow {
     /// Where the memory of a rank begins for this rank's device, as long as this handle is there and that rank has not freed it; `None` if it
     /// is not reached.
     pub fn address_of(&self, rank: Rank) -> Option<u64> {
-        self.mapped.as_ref().and_then(|mapped| mapped.address(rank))
+        self.mapped.as_ref()?.addresses().nth(rank.index())
     }
 
     /// What this rank may lend of it to threads of its process, as any registered memory; `None` on a rank that works on host memory.
@@ -78,12 +90,43 @@ impl DeviceWindow {
 }
 
 impl Mapped {
-    /// Where a rank's memory begins here.
-    fn address(&self, rank: Rank) -> Option<u64> {
-        self.views.get(rank.index()).map(|view| match view {
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Where the memory of each rank begins here.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.views.iter().map(|view| match view {
             View::Here(address) => *address,
             View::Mapped(memory) => memory.address(),
         })
+    }
+}
+
+impl Windows {
+    /// Whether all ranks have ever reached a window of all. The same on all ranks.
+    pub(super) fn is_any(&self) -> bool {
+        self.registered > 0
+    }
+
+    /// The window in which this rank's buffer lies.
+    pub(super) fn find(&self, start: u64, bytes: usize) -> Option<Arc<Mapped>> {
+        let holds = |window: &Arc<Mapped>| {
+            let offset = start.checked_sub(window.start);
+            offset.is_some_and(|offset| offset.saturating_add(bytes as u64) <= window.bytes)
+        };
+        self.known.iter().filter_map(Weak::upgrade).find(holds)
+    }
+
+    fn add(&mut self, memory: &Registered<'_>, views: Vec<View>) -> Arc<Mapped> {
+        self.registered += 1;
+        let (start, bytes) = memory.range();
+        let window =
+            Mapped { id: self.registered, start, bytes: bytes as u64, views, _memory: memory.kept() };
+        let window = Arc::new(window);
+        self.known.retain(|known| known.strong_count() > 0);
+        self.known.push(Arc::downgrade(&window));
+        window
     }
 }
 
@@ -119,9 +162,7 @@ pub(crate) fn register(
     let refusal = objections.into_iter().flatten().next();
     let mut window = DeviceWindow { mapped: None, registration, refusal };
     match (device, views, &window.refusal) {
-        (Some(_), Ok(views), None) => {
-            window.mapped = Some(Arc::new(Mapped { views, _memory: memory.kept() }))
-        }
+        (Some(device), Ok(views), None) => window.mapped = Some(device.windows.add(memory, views)),
         (_, _, reason) => {
             let reason = reason.as_deref().unwrap_or_default();
             tracing::info!(target: "ccl::exec", bytes = memory.range().1, reason, "a window is used locally only");
