@@ -4,7 +4,8 @@
 //! and maps once; [`SpecialPeer`] says where it is. `kernels/cuda/special/special.h` has the same records.
 //!
 //! One launch on every rank, with equal numbers of blocks, `count` and flags, is one call; calls of a communicator
-//! follow each other on every rank in the same order. A two-shot whose buffers do not lie in the same windows on all ranks does nothing on any: see
+//! follow each other on every rank in the same order. A two-shot whose buffers do not lie in the same windows on all
+//! ranks does nothing on any: see
 //! [`SpecialServed`]. The kernels count their launches in [`SpecialArgs::epochs`], so
 //! a captured one may be replayed.
 

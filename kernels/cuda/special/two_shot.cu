@@ -9,8 +9,9 @@
 // for every block. The next mail of p comes after q was done, so one cell is enough.
 //
 // The vectors may lie anywhere in their windows, but all ranks must name the same windows: a rank knows only of its own
-// whether its handle is there. Each looks at what all say, so all come to the same. If they differ, or some vector lies in no window, nothing is
-// read or written, and the launch says so in `SpecialServed`: the interpreter, launched behind it, then makes the call.
+// whether its handle is there. Each looks at what all say, so all come to the same. If they differ, or some vector lies
+// in no window, nothing is read or written, and the launch says so in `SpecialServed`: the interpreter, launched behind
+// it, then makes the call.
 
 #include "special.h"
 #include "variants.h"

@@ -145,24 +145,38 @@ pub(crate) fn joined(configs: &[Config]) -> Result<Vec<Communicator>> {
     joining.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Runs `body` as every rank of a communicator, each in a process: the first in this one, of a test that is alone.
-pub(crate) fn in_processes(n: u32, config: &Config, body: impl FnOnce(Communicator) -> Result<()>) {
-    let join = |id: &str, rank| Communicator::init_rank(&id.parse().unwrap(), Rank(rank), n, config).unwrap();
-    if let (Ok(id), Ok(rank)) = (std::env::var(ID), std::env::var(RANK)) {
-        return body(join(&id, rank.parse().unwrap())).unwrap();
+/// Runs `body` as every rank of a communicator, `each` of them as threads of one process; the first are in this one, of
+/// a test that is alone.
+pub(crate) fn in_processes(
+    (processes, each): (u32, u32),
+    config: &Config,
+    body: impl Fn(Communicator) -> Result<()> + Sync,
+) {
+    let run = |id: &str, process: u32| -> Vec<Result<()>> {
+        let rank = |rank: u32| {
+            body(Communicator::init_rank(&id.parse().unwrap(), Rank(rank), processes * each, config)?)
+        };
+        std::thread::scope(|scope| {
+            let ranks: Vec<_> =
+                (0..each).map(|one| scope.spawn(move || rank(process * each + one))).collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    };
+    if let (Ok(id), Ok(process)) = (std::env::var(ID), std::env::var(PROCESS)) {
+        return run(&id, process.parse().unwrap()).into_iter().for_each(Result::unwrap);
     }
     let id = UniqueId::generate_local(config).unwrap().to_hex();
-    let start = |rank: u32| -> Child {
+    let start = |process: u32| -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", &std::env::var(ALONE).unwrap(), "--nocapture"]).stdout(Stdio::null());
-        command.env(ID, &id).env(RANK, rank.to_string()).spawn().unwrap()
+        command.env(ID, &id).env(PROCESS, process.to_string()).spawn().unwrap()
     };
-    let others: Vec<Child> = (1..n).map(start).collect();
-    let outcome = body(join(&id, 0));
+    let others: Vec<Child> = (1..processes).map(start).collect();
+    let outcomes = run(&id, 0);
     for mut other in others {
-        assert!(other.wait().unwrap().success(), "a rank failed, and this one says {outcome:?}");
+        assert!(other.wait().unwrap().success(), "ranks failed, and those here say {outcomes:?}");
     }
-    outcome.unwrap();
+    outcomes.into_iter().for_each(Result::unwrap);
 }
 
 /// A stream of device `ordinal` that can be captured, as ccl sees it and as the driver does.
@@ -181,7 +195,7 @@ fn path() -> PathBuf {
 }
 
 const ID: &str = "CCL_TEST_ID";
-const RANK: &str = "CCL_TEST_RANK";
+const PROCESS: &str = "CCL_TEST_PROCESS";
 const ALONE: &str = "CCL_TEST_ALONE";
 const DONE: &str = "done alone";
 const LIMIT_S: u64 = 100;

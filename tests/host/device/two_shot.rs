@@ -242,7 +242,7 @@ fn windows_used_locally_have_programs_interpreted() {
 fn processes_reduce_between_windows() {
     alone(module_path!(), "processes_reduce_between_windows", &[], |fake| {
         let config = settings(&[OWN[0], OWN[1], ("CCL_DEVICE", "local")]);
-        in_processes(3, &config, |comm| {
+        in_processes((3, 1), &config, |comm| {
             let mut rooms = Rooms::new(&config, &comm)?;
             for turn in 0..10 {
                 for place in places(comm.rank()) {
@@ -262,13 +262,61 @@ fn processes_reduce_between_windows() {
     });
 }
 
+/// Some ranks are reached by their own addresses, some by mappings.
+#[test]
+fn threads_of_processes_reduce_between_windows() {
+    alone(module_path!(), "threads_of_processes_reduce_between_windows", &[], |fake| {
+        let config = settings(&[OWN[0], OWN[1], ("CCL_DEVICE", "local")]);
+        in_processes((2, 2), &config, |comm| {
+            let mut rooms = Rooms::new(&config, &comm)?;
+            for turn in 0..10 {
+                for place in places(comm.rank()) {
+                    agree(&comm, &mut rooms, SUM, 400 * turn + 7, place)?;
+                }
+            }
+            assert_eq!(comm.window_calls()?, 30);
+            // A thread that frees first would wait for kernels of the other.
+            comm.suspend()
+        });
+        fake.assert_nothing_is_left("windows between threads of processes");
+    });
+}
+
+#[test]
+fn a_call_under_way_keeps_windows_whose_handles_are_gone() {
+    alone(module_path!(), "a_call_under_way_keeps_windows_whose_handles_are_gone", &[], |fake| {
+        let config = settings(&[OWN[0], OWN[1], ("CCL_PROGRESS_THREAD", "0")]);
+        in_processes((2, 1), &config, |comm| {
+            let mut rooms = Rooms::new(&config, &comm)?;
+            let stream = ccl::Stream::on_device(&config, 0)?;
+            rooms.buffers[0].write(&[1.0f32 + comm.rank().0 as f32; 16_384])?;
+            let mapped = fake.live("ipc");
+            // SAFETY: the buffer outlives the call.
+            #[allow(unsafe_code)]
+            unsafe {
+                comm.enqueue(reduce(16_384), Addresses::in_place(&mut rooms.buffers[0]), &stream)?;
+            }
+            rooms.windows = [None, None];
+            assert_eq!(fake.live("ipc"), mapped - 1, "the other buffer's alone");
+            stream.synchronize()?;
+            let mut values = vec![0.0f32; 16_384];
+            rooms.buffers[0].read(&mut values)?;
+            assert!(values.iter().all(|value| *value == 3.0), "{}", values[0]);
+            comm.barrier()?;
+            assert_eq!((fake.live("ipc"), comm.window_calls()?), (mapped - 2, 1));
+            comm.barrier()
+        });
+        fake.assert_nothing_is_left("a call under way");
+    });
+}
+
 /// Other ranks' memory stays mapped as long as a graph reads it, although handles go.
 #[test]
 fn graphs_keep_windows_whose_handles_are_gone() {
     alone(module_path!(), "graphs_keep_windows_whose_handles_are_gone", &[], |fake| {
         let config = settings(&[OWN[0], OWN[1], ("CCL_DEVICE", "local")]);
         local::run_with(&config, 2, |comm| replayed(fake, &config, &comm)).unwrap();
-        in_processes(2, &config, |comm| replayed(fake, &config, &comm));
+        in_processes((2, 1), &config, |comm| replayed(fake, &config, &comm));
         fake.assert_nothing_is_left("graphs between windows");
     });
 }
@@ -368,6 +416,26 @@ fn an_abort_ends_a_kernel_between_windows() {
     let error = outcomes.unwrap().swap_remove(0).unwrap_err().to_string();
     assert!(error.contains("the test is about this"), "{error}");
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn an_abort_ends_a_kernel_between_windows_of_processes() {
+    alone(module_path!(), "an_abort_ends_a_kernel_between_windows_of_processes", &[], |fake| {
+        let config = settings(&OWN);
+        in_processes((2, 1), &config, |comm| {
+            let mut rooms = Rooms::new(&config, &comm)?;
+            if comm.rank() == Rank(1) {
+                std::thread::sleep(Duration::from_millis(200));
+                comm.aborter().abort("the test is about this");
+                return Ok(());
+            }
+            let outcome = comm.run_at(reduce(100), Addresses::in_place(&mut rooms.buffers[0]));
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.contains("the test is about this"), "{error}");
+            Ok(())
+        });
+        fake.assert_nothing_is_left("an abort between windows");
+    });
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn threads_borrow_from_windows_as_from_registered_buffers() {
 fn processes_register_windows_and_leave_nothing() {
     alone(module_path!(), "processes_register_windows_and_leave_nothing", &[], |fake| {
         let config = settings(&[("CCL_DEVICE", "local")]);
-        in_processes(3, &config, |comm| come_and_go(&config, comm));
+        in_processes((3, 1), &config, |comm| come_and_go(&config, comm));
         fake.assert_nothing_is_left("windows of processes");
     });
 }
@@ -84,7 +84,7 @@ fn every_rank_reaches_the_memory_of_all() {
         let config = settings(&[("CCL_DEVICE", "local")]);
         let reaches = |comm: Communicator| reaches(fake, &config, &comm);
         local::run_with(&config, 3, reaches).unwrap();
-        in_processes(3, &config, reaches);
+        in_processes((3, 1), &config, reaches);
         fake.assert_nothing_is_left("reaching others");
     });
 }
@@ -122,7 +122,7 @@ fn reaches(fake: &Fake, config: &Config, comm: &Communicator) -> Result<()> {
 fn processes_map_as_many_windows_as_they_have_handles() {
     alone(module_path!(), "processes_map_as_many_windows_as_they_have_handles", &[], |fake| {
         let config = settings(&[]);
-        in_processes(2, &config, |comm| {
+        in_processes((2, 1), &config, |comm| {
             let regions = fake.live("ipc");
             let own = buffer(&config, &comm, 4096)?;
             let (first, second) = (comm.register_window(&own)?, comm.register_window(&own)?);
@@ -267,7 +267,7 @@ fn with_the_host(configs: &[Config]) {
 fn a_handle_that_cannot_be_opened_keeps_windows_local_everywhere() {
     alone(module_path!(), "a_handle_that_cannot_be_opened_keeps_windows_local_everywhere", &[], |fake| {
         let config = settings(&[]);
-        in_processes(2, &config, |comm| {
+        in_processes((2, 1), &config, |comm| {
             let own = buffer(&config, &comm, 4096)?;
             if comm.rank() == Rank(1) {
                 fake.fail("cuIpcOpenMemHandle_v2", 1, 999);
@@ -338,7 +338,7 @@ fn a_rank_that_does_not_register_is_named() {
 fn windows_go_after_an_abort() {
     alone(module_path!(), "windows_go_after_an_abort", &[], |fake| {
         let config = settings(&[]);
-        in_processes(2, &config, |comm| aborted(fake, &config, comm));
+        in_processes((2, 1), &config, |comm| aborted(fake, &config, comm));
         fake.assert_nothing_is_left("an abort");
     });
 }

@@ -81,27 +81,28 @@ impl Communicator {
         self.with_engine(|engine| engine.register_on_device(&Registered::Range(address, bytes)))
     }
 
-    /// Makes this rank's `buffer` known to all other ranks, and theirs to this one. A collective: every rank calls it at
-    /// the same place among its calls, with a buffer of the same length. It does for this rank what [`Communicator::register_buffer`] does, too.
+    /// Makes this rank's `buffer` known to all other ranks, and theirs to this one. A collective: every rank calls it
+    /// at the same place among its calls, with a buffer of the same length. It does for this rank what
+    /// [`Communicator::register_buffer`] does, too.
     ///
-    /// If some rank does not reach another's memory the buffer is used by its own rank alone: [`DeviceWindow::refusal`] and the
-    /// log say so. Calls work all the same, with the same results.
+    /// If some rank does not reach another's memory the buffer is used by its own rank alone: [`DeviceWindow::refusal`]
+    /// and the log say so. Calls work all the same, with the same results.
     ///
-    /// Waits for what is outstanding, then blocks until all ranks have called it, at most until `CCL_TIMEOUT`: one thread cannot register for
-    /// several ranks.
+    /// Waits for what is outstanding, then blocks until all ranks have called it, at most until `CCL_TIMEOUT`: one
+    /// thread cannot register for several ranks.
     ///
     /// # Errors
     ///
-    /// A usage error, on all ranks, if lengths differ, with a rank that differs, or if some rank cannot register its memory, with
-    /// that rank: nothing has happened then. Otherwise the communicator's failure.
+    /// A usage error, on all ranks, if lengths differ, with a rank that differs, or if some rank cannot register its
+    /// memory, with that rank: nothing has happened then. Otherwise the communicator's failure.
     ///
     /// [`DeviceWindow::refusal`]: crate::DeviceWindow::refusal
     pub fn register_window(&self, buffer: &DeviceBuffer) -> Result<DeviceWindow> {
         self.with_engine(|engine| engine.register_window(&Registered::Buffer(buffer)))
     }
 
-    /// [`Communicator::register_window`] for `bytes` bytes at `address`, of one allocation. A rank that works on host memory gives any
-    /// memory; windows are then used locally only, on all ranks.
+    /// [`Communicator::register_window`] for `bytes` bytes at `address`, of one allocation. A rank that works on host
+    /// memory gives any memory; windows are then used locally only, on all ranks.
     ///
     /// # Errors
     ///
@@ -114,8 +115,8 @@ impl Communicator {
         self.with_engine(|engine| engine.register_window(&Registered::Range(address, bytes)))
     }
 
-    /// How many calls of this rank a kernel of their own has made between windows so far (`CCL_CUDA_TWO_SHOT`), replays included, as
-    /// far as kernels have come. The same on all ranks once all are done. Never blocks.
+    /// How many calls of this rank a kernel of their own has made between windows so far (`CCL_CUDA_TWO_SHOT`), replays
+    /// included, as far as kernels have come. The same on all ranks once all are done. Never blocks.
     ///
     /// # Errors
     ///

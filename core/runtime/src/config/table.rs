@@ -211,8 +211,9 @@ settings! {
         /// `one_shot` is chosen; 0: programs are interpreted, whatever their length. Its inboxes take four times as much memory
         /// for every rank.
         cuda_one_shot: Bytes = "0", CCL_CUDA_ONE_SHOT, Must;
-        /// The shortest all-reduce between devices of a host, in bytes of its vector, that a kernel of its own makes where `two_shot`
-        /// is chosen and the buffers of all ranks lie in the same windows; 0: programs are interpreted, whatever lies in windows.
+        /// The shortest all-reduce between devices of a host, in bytes of its vector, that a kernel of its own makes
+        /// where `two_shot` is chosen and the buffers of all ranks lie in the same windows; 0: programs are
+        /// interpreted, whatever lies in windows.
         cuda_two_shot: Bytes = "0", CCL_CUDA_TWO_SHOT, Must;
         /// Threads of each block of a kernel, a multiple of 32.
         cuda_threads: Between<64, 1024> = "512", CCL_CUDA_THREADS [NCCL_NTHREADS], May;

@@ -168,7 +168,8 @@ impl Device {
     }
 }
 
-/// Registers a lane's memory for areas of up to so many bytes together with all ranks. Those that work on host memory take part.
+/// Registers a lane's memory for areas of up to so many bytes together with all ranks. Those that work on host memory
+/// take part.
 pub(crate) fn register(comm: &Communicator, lane: &mut Lane, bytes: usize) -> Result<()> {
     let bytes = bytes + GUARD_BYTES;
     let Some(mirror) = &mut lane.mirror else {

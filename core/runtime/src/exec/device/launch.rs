@@ -186,8 +186,8 @@ impl DeviceEngine {
                 attributes: &[],
             };
             let args = two_shot.args(call, &used.places, &self.signals);
-            // SAFETY: the kernel takes one `SpecialArgs`. What it points to lives as long as this engine; other ranks' windows are
-            // mapped until the call is over, which `used` sees to.
+            // SAFETY: the kernel takes one `SpecialArgs`. What it points to lives as long as this engine; other ranks'
+            // windows are mapped until the call is over, which `used` sees to.
             unsafe { launch.run(&before.kernel.function, stream, &args) }.map_err(failed)?;
         }
         let launch = Launch {

@@ -1,5 +1,5 @@
-//! Three words between host and kernels: the host's wish that they end, what the first that failed has to say, and how many calls
-//! were made between windows.
+//! Three words between host and kernels: the host's wish that they end, what the first that failed has to say, and how
+//! many calls were made between windows.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,8 +1,9 @@
 //! Long all-reduces between windows by a kernel of their own, which gives the bytes of `all_reduce.two_shot` without
 //! staging anything: every rank reads its part of everybody's vector and writes the result to everybody.
 //!
-//! A rank knows of its own buffers alone whether they lie in windows. So whether the kernel makes a call is found out by the kernels,
-//! which look at what all ranks say; the interpreter is launched behind them and goes on if they have not made it.
+//! A rank knows of its own buffers alone whether they lie in windows. So whether the kernel makes a call is found out
+//! by the kernels, which look at what all ranks say; the interpreter is launched behind them and goes on if they have
+//! not made it.
 
 use std::sync::{Arc, Weak};
 

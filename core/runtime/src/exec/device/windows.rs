@@ -19,9 +19,9 @@ use crate::error::{Error, Fault, Result};
 /// This rank's handle on device memory that all ranks have registered together, made by
 /// [`Communicator::register_window`](crate::Communicator::register_window).
 ///
-/// Ranks may drop their handles in any order, at any time, before or after the communicator and the memory. Dropping one is local: this
-/// rank's ways to the others' memory go with it, once its calls under way have ended. Like freeing device
-/// memory, it may wait for the device.
+/// Ranks may drop their handles in any order, at any time, before or after the communicator and the memory. Dropping
+/// one is local: this rank's ways to the others' memory go with it, once its calls under way have ended. Like freeing
+/// device memory, it may wait for the device.
 #[derive(Debug)]
 pub struct DeviceWindow {
     mapped: Option<Arc<Mapped>>,
@@ -72,18 +72,20 @@ struct Offer {
 }
 
 impl DeviceWindow {
-    /// Why other ranks do not reach the memory, which is then used by its own rank alone; `None` if all ranks reach that of all. The same on all ranks.
+    /// Why other ranks do not reach the memory, which is then used by its own rank alone; `None` if all ranks reach
+    /// that of all. The same on all ranks.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// Where the memory of a rank begins for this rank's device, as long as this handle is there and that rank has not freed it; `None` if it
-    /// is not reached.
+    /// Where the memory of a rank begins for this rank's device, as long as this handle is there and that rank has not
+    /// freed it; `None` if it is not reached.
     pub fn address_of(&self, rank: Rank) -> Option<u64> {
         self.mapped.as_ref()?.addresses().nth(rank.index())
     }
 
-    /// What this rank may lend of it to threads of its process, as any registered memory; `None` on a rank that works on host memory.
+    /// What this rank may lend of it to threads of its process, as any registered memory; `None` on a rank that works
+    /// on host memory.
     pub fn registration(&self) -> Option<&Registration> {
         self.registration.as_ref()
     }
