@@ -106,6 +106,12 @@ static_assert(sizeof(Vec16) == 16 && sizeof(LlLine) == 16, "lines are 16 bytes")
 // Vec16 ld16_stream(const void*), void st16_stream(void*, Vec16)     the same, not to be kept in caches
 // T ld_plain<T>(const void*), void st_plain<T>(void*, T)             plain, a T of 1 to 8 bytes, aligned to its size
 //
+// void st16_all(void*, Vec16), void st8_all(void*, u64)
+//                                       plain stores at an address of multicast memory, aligned: every member's copy gets
+//                                       them, each in its own time. Nothing else may be done at such an address
+// void fence_all()                      between such stores and accesses of a copy at an address of its own, somewhere on
+//                                       the way from one to the other, in either direction; beside what orders them
+//
 // void ccl_spin_hint(const volatile void*)   the caller waits until what is there changes; null: it
 //                                       waits with other lanes, who have an address
 // u64 ccl_timer_ns()                         a clock of the device; in emulation it counts what runs

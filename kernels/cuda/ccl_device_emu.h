@@ -15,6 +15,7 @@ struct CclEmuHost {
     void (*line)(CclEmuThread*, u32 is_store, void* at, Vec16* part, u32 line);
     void (*load)(CclEmuThread*, const void* from, void* to, u32 bytes);
     void (*store)(CclEmuThread*, void* to, const void* from, u32 bytes);
+    void (*store_all)(CclEmuThread*, void* to, const void* from, u32 bytes);
     void (*strong)(CclEmuThread*, const void* at, u32 bytes, u32 writes);
     void (*fence)(CclEmuThread*);
     u64 (*timer)(CclEmuThread*);
@@ -304,6 +305,19 @@ CCL_INLINE void st16(void* to, Vec16 part) {
     CCL_ASSERT(reinterpret_cast<unsigned long>(to) % 16 == 0);
     st_plain<Vec16>(to, part);
 }
+
+// Multicast memory is no memory here: the emulator knows whose copies are behind an address.
+template <class T>
+CCL_INLINE void ccl_emu_store_all(void* to, T value) {
+    CCL_ASSERT(reinterpret_cast<unsigned long>(to) % sizeof(T) == 0);
+    CclEmuThread* self = ccl_emu_plain_point();
+    self->stores += 1;
+    self->host->store_all(self, to, &value, sizeof(T));
+}
+
+CCL_INLINE void st16_all(void* to, Vec16 part) { ccl_emu_store_all(to, part); }
+CCL_INLINE void st8_all(void* to, u64 word) { ccl_emu_store_all(to, word); }
+CCL_INLINE void fence_all() {}
 
 CCL_INLINE Vec16 ld16_stream(const void* from) { return ld16(from); }
 CCL_INLINE void st16_stream(void* to, Vec16 part) { st16(to, part); }

@@ -234,6 +234,27 @@ CCL_INLINE void st_plain(void* to, T value) {
     *static_cast<T*>(to) = value;
 }
 
+// Multicast memory: devices before sm_90 have none, so nobody hands them such addresses.
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+CCL_INLINE void st16_all(void* to, Vec16 part) {
+    asm volatile("multimem.st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(static_cast<u32>(part.low)),
+                 "r"(static_cast<u32>(part.low >> 32)), "r"(static_cast<u32>(part.high)),
+                 "r"(static_cast<u32>(part.high >> 32))
+                 : "memory");
+}
+
+CCL_INLINE void st8_all(void* to, u64 word) {
+    asm volatile("multimem.st.global.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+
+CCL_INLINE void fence_all() { asm volatile("fence.proxy.alias;" ::: "memory"); }
+#else
+CCL_INLINE void st16_all(void* to, Vec16 part) { st16(to, part); }
+CCL_INLINE void st8_all(void* to, u64 word) { *static_cast<u64*>(to) = word; }
+CCL_INLINE void fence_all() {}
+#endif
+
 // Waiting.
 
 CCL_INLINE void ccl_spin_hint(const volatile void*) {}

@@ -32,7 +32,14 @@ CCL_ONCE void move_words(const Block* block, const Step* step, Worker worker, u6
         for (u32 output = 0; output < step->stored; ++output) {
             const Site* site = &step->sites[FIRST_OUTPUT + output];
             CCL_UNROLL
-            for (u32 i = 0; i < WORDS_AT_ONCE; ++i) store_word(block, step, site, start + i * stride, folded[i]);
+            for (u32 i = 0; i < WORDS_AT_ONCE; ++i) {
+                u64 offset = start + i * stride;
+                if (!site->shared) {
+                    store_word(block, step, site, offset, folded[i]);
+                } else if (offset < step->bytes) {
+                    st8_all(at<void>(site->address + offset), folded[i]);
+                }
+            }
         }
     }
 }
@@ -66,10 +73,17 @@ CCL_ONCE void move_packs(const Block* block, const Step* step, Worker worker, u6
         for (u32 i = 0; i < AT_ONCE; ++i) folded[i] = complete_pack<D, Op>(folded[i], step->finish);
         CCL_ROLLED
         for (u32 output = 0; output < step->stored; ++output) {
-            u64 to = pack_start(block, step, &step->sites[FIRST_OUTPUT + output], piece) + start;
+            const Site* site = &step->sites[FIRST_OUTPUT + output];
+            u64 to = pack_start(block, step, site, piece) + start;
+            bool shared = site->shared;
             CCL_UNROLL
             for (u32 i = 0; i < AT_ONCE; ++i) {
-                if (start + i * stride < bytes) store_pack(at<Pack>(to + i * stride), folded[i]);
+                if (start + i * stride >= bytes) continue;
+                if (shared) {
+                    store_pack_all(at<Pack>(to + i * stride), folded[i]);
+                } else {
+                    store_pack(at<Pack>(to + i * stride), folded[i]);
+                }
             }
         }
     }

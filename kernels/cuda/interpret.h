@@ -56,12 +56,20 @@ CCL_ONCE bool admit(const Block* block, const LaunchArgs& args, Step* step, Site
     }
     if (edge->lent != 0) {
         u64 lent = ld_relaxed_sys(at<u64>(edge->lent) + site->slot);
-        if (lent != 0) {
+        if ((lent & IS_SHARED) != 0) {
+            if (!CCL_PLANT(21)) site->address = edge->shared + (lent & ~IS_SHARED);
+        } else if (lent != 0) {
             site->address = lent + edge->lent_shift;
             site->unit = unit_of(site->address);
         }
     }
     return true;
+}
+
+// The shared slots of this channel, through multicast memory.
+CCL_INLINE u64 shared_start(const Block* block) {
+    const DeviceComm* comm = &block->comm;
+    return comm->window + static_cast<u64>(block->channel) * comm->shared_slots * comm->shared_stride_bytes;
 }
 
 // One thread for each edge: says that the step is done. What was read has been folded or stored by all threads, and what
@@ -77,10 +85,15 @@ CCL_ONCE void tell(const Block* block, const LaunchArgs& args, const Step* step,
         return;
     }
     if (edge->sizes != 0) st_relaxed_sys(at<u64>(edge->sizes) + site->slot, size_word(args, step));
-    if (edge->lent != 0) st_relaxed_sys(at<u64>(edge->lent) + site->slot, site->lent ? site->address : 0);
+    if (Protocol == PROTOCOL_SIMPLE && site->shared) {
+        fence_all();
+        st_relaxed_sys(at<u64>(edge->shared) + site->slot, IS_SHARED | (site->address - shared_start(block)));
+    } else if (Protocol == PROTOCOL_SIMPLE && (edge->lent | edge->shared) != 0) {
+        st_relaxed_sys(at<u64>(edge->lent | edge->shared) + site->slot, site->lent ? site->address : 0);
+    }
     if (Protocol == PROTOCOL_SIMPLE || edge->sizes != 0) {
         // Pairs with the acquire of the receiver.
-        if (CCL_PLANT(16)) {
+        if (CCL_PLANT(16) || (CCL_PLANT(19) && site->shared)) {
             st_relaxed_sys(at<u64>(edge->tail), done);
         } else {
             st_release_sys(at<u64>(edge->tail), done);
@@ -185,6 +198,7 @@ CCL_ONCE bool prepare(Block* block, const LaunchArgs& args, Step* step) {
         return false;
     }
     block->lending = 0;
+    block->shared = 0;
     block->scalar = 0;
     if constexpr (Op::FINISHES) block->scalar = D::from_scalar(args.scalar_bits);
     start_cursor(&block->cursor, block->program, args, &block->plan, &block->comm, block->channel, block->lane);

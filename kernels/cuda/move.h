@@ -119,6 +119,8 @@ CCL_INLINE void load_pack(const u64* from, u64* to) { *to = ld_plain<u64>(from);
 CCL_INLINE void load_pack(const Vec16* from, Vec16* to) { *to = ld16(from); }
 CCL_INLINE void store_pack(u64* to, u64 pack) { st_plain<u64>(to, pack); }
 CCL_INLINE void store_pack(Vec16* to, Vec16 pack) { st16(to, pack); }
+CCL_INLINE void store_pack_all(u64* to, u64 pack) { st8_all(to, pack); }
+CCL_INLINE void store_pack_all(Vec16* to, Vec16 pack) { st16_all(to, pack); }
 
 // The flag of a message's lines: its number, so that no older line is taken for one of it, and above it the step's mark, so
 // that no line of another message with this number is. 16 bits each under ll, where lines are written anew before a

@@ -42,7 +42,11 @@ struct DeviceComm {
     u64 scratch;
     u64 scratch_bytes;
     u64 served;
-    u64 reserved[6];
+    u64 window;
+    u64 sharing;
+    u32 shared_slots;
+    u32 shared_stride_bytes;
+    u64 reserved[3];
 };
 
 // A program as one rank runs it.
@@ -56,7 +60,7 @@ struct DevicePlan {
     u32 scratch_cells;
     u32 input_shape;
     u32 output_shape;
-    u32 reserved[2];
+    u64 shared;
 };
 
 constexpr u32 SHAPE_NONE = 0;
@@ -86,8 +90,23 @@ struct DeviceEdge {
     u32 tag;
     u32 direction;
     u64 others;
-    u64 reserved[2];
+    u64 shared;
+    u64 reserved;
 };
+
+// What a channel of a sender knows of its shared slots: these, then a reader of each rank for every slot.
+struct SharedSlots {
+    u64 next;
+    u64 sent;
+};
+
+struct SharedReader {
+    u64 head;
+    u64 until;
+};
+
+// In a word of DeviceEdge::lent: the payload is in the sender's shared slots, so many bytes from their start.
+constexpr u64 IS_SHARED = 1ull << 63;
 
 constexpr u32 NO_EDGE = 0xffffffffu;
 constexpr u32 RECEIVES = 0;
@@ -274,12 +293,17 @@ static_assert(CCL_OFFSET(LaunchArgs, element_bytes) == 84 && CCL_OFFSET(LaunchAr
 static_assert(sizeof(DeviceComm) == 128 && CCL_OFFSET(DeviceComm, edges) == 8, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceComm, channels) == 24 && CCL_OFFSET(DeviceComm, abort) == 32, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceComm, barriers) == 48 && CCL_OFFSET(DeviceComm, served) == 72, "as in layout.rs");
+static_assert(CCL_OFFSET(DeviceComm, window) == 80 && CCL_OFFSET(DeviceComm, shared_stride_bytes) == 100, "as in layout.rs");
 static_assert(sizeof(DevicePlan) == 56 && CCL_OFFSET(DevicePlan, program_bytes) == 24, "as in layout.rs");
 static_assert(CCL_OFFSET(DevicePlan, scratch_cells) == 36 && CCL_OFFSET(DevicePlan, output_shape) == 44, "as in layout.rs");
+static_assert(CCL_OFFSET(DevicePlan, shared) == 48, "as in layout.rs");
 static_assert(sizeof(DeviceEdge) == 128 && CCL_OFFSET(DeviceEdge, lent) == 32, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceEdge, done) == 48 && CCL_OFFSET(DeviceEdge, lending) == 64, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceEdge, slot_bytes) == 72 && CCL_OFFSET(DeviceEdge, protocol) == 84, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceEdge, direction) == 100 && CCL_OFFSET(DeviceEdge, others) == 104, "as in layout.rs");
+static_assert(CCL_OFFSET(DeviceEdge, shared) == 112, "as in layout.rs");
+static_assert(sizeof(SharedSlots) == 16 && CCL_OFFSET(SharedSlots, sent) == 8, "as in layout.rs");
+static_assert(sizeof(SharedReader) == 16 && CCL_OFFSET(SharedReader, until) == 8, "as in layout.rs");
 static_assert(sizeof(LaneBarrier) == 8 && CCL_OFFSET(LaneBarrier, met) == 4, "as in layout.rs");
 static_assert(sizeof(DeviceError) == 48 && CCL_OFFSET(DeviceError, peer) == 12, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceError, edge) == 24 && CCL_OFFSET(DeviceError, expected) == 32, "as in layout.rs");

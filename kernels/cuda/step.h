@@ -39,6 +39,9 @@ struct Site {
     bool ready;
     // Of an output: the payload is lent, at `address`; nothing is stored.
     bool lent;
+    // Of an output: the payload is in a shared slot, at `address` of multicast memory; the first output that says so stores
+    // it there.
+    bool shared;
 };
 
 struct Step {
@@ -52,7 +55,7 @@ struct Step {
     Spread spread;
     Finish finish;
     u32 inputs;
-    // Outputs that are stored; those that lend come after them.
+    // Outputs that are stored; those that lend, or tell of what another stores, come after them.
     u32 stored;
     u32 outputs;
     // Whether an edge must be waited for or looked at before data is moved.
@@ -78,6 +81,13 @@ struct Block {
     u64 scalar;
     // The last edge that lent, as its number plus 1.
     u64 lending;
+    // The shared slot that the last step has its payload in, if it was the last step's; else 0. Then who reads it, and what
+    // the payload is.
+    u64 shared;
+    u64 shared_readers;
+    u64 shared_source;
+    u64 shared_bytes;
+    u32 shared_instruction;
 };
 
 static_assert(sizeof(Block) <= 8192, "SHARED_BYTES of shape.rs");
@@ -268,6 +278,7 @@ CCL_ONCE bool operand_site(Block* block, const LaunchArgs& args, Site* site, Ste
     site->edge = nullptr;
     site->ready = true;
     site->lent = false;
+    site->shared = false;
     site->stride = 0;
     if (at->space <= SPACE_OUT) {
         i64 place = at->expr == NO_EXPR ? index : value_of(cursor, at->expr);
@@ -306,6 +317,61 @@ CCL_ONCE void lend(Block* block, Step* step, const ProgramMove* move) {
                 block->lending = static_cast<u64>(edge - at<DeviceEdge>(block->comm.edges)) + 1;
             }
         } else {
+            Site other = step->sites[FIRST_OUTPUT + stored];
+            step->sites[FIRST_OUTPUT + stored++] = *site;
+            if (stored <= i) *site = other;
+        }
+    }
+    step->stored = stored;
+}
+
+// A shared slot that all its readers have done with, through multicast memory; 0 if there is none. Nobody waits for one:
+// credit stays each edge's own.
+CCL_ONCE u64 free_shared_slot(Block* block) {
+    const DeviceComm* comm = &block->comm;
+    u64 channel_bytes = sizeof(SharedSlots) + static_cast<u64>(comm->shared_slots) * comm->n * sizeof(SharedReader);
+    SharedSlots* slots = at<SharedSlots>(comm->sharing + block->channel * channel_bytes);
+    u64 slot = slots->next;
+    SharedReader* readers = reinterpret_cast<SharedReader*>(slots + 1) + slot * comm->n;
+    CCL_ROLLED
+    for (u32 peer = 0; peer < comm->n; ++peer) {
+        u64 until = readers[peer].until;
+        // Pairs with what the receiver stores when it has read, as for slots of its own.
+        if (until != 0 && ld_acquire_sys(at<u64>(readers[peer].head)) < until && !CCL_PLANT(20)) return 0;
+        readers[peer].until = 0;
+    }
+    fence_all();
+    slots->next = slot + 1 == comm->shared_slots ? 0 : slot + 1;
+    slots->sent += 1;
+    block->shared_readers = reinterpret_cast<u64>(readers);
+    return comm->window + (static_cast<u64>(block->channel) * comm->shared_slots + slot) * comm->shared_stride_bytes;
+}
+
+// Puts what all others are sent into a shared slot, of which all are told; or, where the last step has done so, only tells.
+// `last` is the slot of the last step. Outputs that store nothing go behind the others.
+CCL_ONCE void share(Block* block, Step* step, u64 last) {
+    const Site* source = &step->sites[0];
+    bool goes_on = last != 0 && block->shared_instruction == step->instruction && block->shared_bytes == step->bytes &&
+                   step->inputs == 1 && source->edge == nullptr && (block->shared_source == source->address || CCL_PLANT(22));
+    block->shared = step->pieces > 1 ? 0 : goes_on ? last : free_shared_slot(block);
+    if (block->shared == 0) return;
+    block->shared_instruction = step->instruction;
+    block->shared_bytes = step->bytes;
+    block->shared_source = source->address;
+    bool has_stored = goes_on;
+    u32 stored = 0;
+    CCL_ROLLED
+    for (u32 i = 0; i < step->outputs; ++i) {
+        Site* site = &step->sites[FIRST_OUTPUT + i];
+        bool stores = true;
+        if (site->edge != nullptr) {
+            site->shared = true;
+            site->address = block->shared;
+            at<SharedReader>(block->shared_readers)[site->edge->peer] = {site->edge->head, site->number + 1};
+            stores = !has_stored;
+            has_stored = true;
+        }
+        if (stores) {
             Site other = step->sites[FIRST_OUTPUT + stored];
             step->sites[FIRST_OUTPUT + stored++] = *site;
             if (stored <= i) *site = other;
@@ -369,6 +435,8 @@ CCL_ONCE void make_meeting(Step* step, u32 opcode) {
 template <u32 Protocol>
 CCL_ONCE void make_step(Block* block, const LaunchArgs& args, Step* step) {
     Cursor* cursor = &block->cursor;
+    u64 last_shared = block->shared;
+    block->shared = 0;
     while (const ProgramMove* move = next_instruction(cursor)) {
         i64 index = 0;
         u64 start = 0;
@@ -393,6 +461,8 @@ CCL_ONCE void make_step(Block* block, const LaunchArgs& args, Step* step) {
             step->action = ACTION_FAULT;
         } else if (Protocol == PROTOCOL_SIMPLE && (args.flags & LAUNCH_LENDS) && move->opcode == OP_MOVE) {
             lend(block, step, move);
+        } else if (Protocol == PROTOCOL_SIMPLE && block->comm.window != 0 && (block->plan.shared >> step->instruction & 1) != 0) {
+            share(block, step, last_shared);
         }
         return;
     }

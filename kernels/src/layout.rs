@@ -83,8 +83,18 @@ pub struct DeviceComm {
     pub scratch_bytes: u64,
     /// Address of the [`SpecialServed`] of the special kernel that goes before some launches; 0 if none does.
     pub served: u64,
+    /// Address, in multicast memory, of this rank's shared slots: those of each channel after those of the one before. A
+    /// store there reaches the region of every rank. 0 if there is no such memory.
+    pub window: u64,
+    /// Address of what is known of shared slots: for each channel [`SharedSlots`] and then, for each slot, n
+    /// [`SharedReader`]s; all 0 at first.
+    pub sharing: u64,
+    /// Shared slots of each channel.
+    pub shared_slots: u32,
+    /// From one to the next, a multiple of 128, and at least what slots of edges have.
+    pub shared_stride_bytes: u32,
     /// 0.
-    pub reserved: [u64; 6],
+    pub reserved: [u64; 3],
 }
 
 /// A program as one rank runs it, the same for every call.
@@ -109,8 +119,8 @@ pub struct DevicePlan {
     pub input_shape: u32,
     /// The same of the receive buffer.
     pub output_shape: u32,
-    /// 0.
-    pub reserved: [u32; 2],
+    /// The instructions, as bits, that send the same to all others: see [`crate::shape::shared`].
+    pub shared: u64,
 }
 
 /// One end of an edge: a queue of slots from one rank to another.
@@ -129,8 +139,9 @@ pub struct DeviceEdge {
     pub head: u64,
     /// Address of a `u64` for each slot: the payload's bytes and, 32 bits up, the call's tag. 0 if there are none.
     pub sizes: u64,
-    /// Address of a `u64` for each slot of a direct edge: where the payload lies in the sender's memory, 0 if it
-    /// is in the slot. 0 if the edge is not direct.
+    /// Address of a `u64` for each slot: where the payload lies in the sender's memory; or, with [`IS_SHARED`], how far
+    /// into the sender's shared slots; 0 if it is in the slot. 0 if the edge lends nothing, and at its receiving end if it
+    /// shares nothing either.
     pub lent: u64,
     /// What the receiver adds to an address that it was lent.
     pub lent_shift: u64,
@@ -160,9 +171,35 @@ pub struct DeviceEdge {
     /// Address of this end's edges under all protocols, by discriminant; those that there are not have no slots. 0 if this
     /// is the only one.
     pub others: u64,
+    /// Where it receives: address of the sender's shared slots of this channel in this rank's own region. Where it sends:
+    /// address of the words that [`DeviceEdge::lent`] describes. 0 if nothing is shared.
+    pub shared: u64,
     /// 0.
-    pub reserved: [u64; 2],
+    pub reserved: u64,
 }
+
+/// What a channel of a sender knows of all of its shared slots, whose payloads all others read in their own regions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct SharedSlots {
+    /// The slot that comes next.
+    pub next: u64,
+    /// Payloads so far.
+    pub sent: u64,
+}
+
+/// Who reads a shared slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct SharedReader {
+    /// Address of the head of its edge.
+    pub head: u64,
+    /// What that says once it has read; 0 if it need not.
+    pub until: u64,
+}
+
+/// In a word of [`DeviceEdge::lent`]: the payload is in the sender's shared slots.
+pub const IS_SHARED: u64 = 1 << 63;
 
 /// Where the lanes of a channel meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -291,9 +328,11 @@ macro_rules! records {
 
 records! {
     LaunchArgs: 96, scalar_bits 56, tables 64, root 72, element_bytes 84, flags 88, reserved 92;
-    DeviceComm: 128, n 4, edges 8, edge_index 16, channels 24, tags 28, abort 32, error 40, barriers 48, scratch 56, scratch_bytes 64, served 72, reserved 80;
-    DevicePlan: 56, rank_at 8, place_of 16, program_bytes 24, lanes 28, collective 32, scratch_cells 36, input_shape 40, output_shape 44, reserved 48;
-    DeviceEdge: 128, lent 32, done 48, lending 64, slot_bytes 72, protocol 84, peer 88, direction 100, others 104, reserved 112;
+    DeviceComm: 128, n 4, edges 8, edge_index 16, channels 24, tags 28, abort 32, error 40, barriers 48, scratch 56, scratch_bytes 64, served 72, window 80, sharing 88, shared_slots 96, shared_stride_bytes 100, reserved 104;
+    DevicePlan: 56, rank_at 8, place_of 16, program_bytes 24, lanes 28, collective 32, scratch_cells 36, input_shape 40, output_shape 44, shared 48;
+    DeviceEdge: 128, lent 32, done 48, lending 64, slot_bytes 72, protocol 84, peer 88, direction 100, others 104, shared 112, reserved 120;
+    SharedSlots: 16, sent 8;
+    SharedReader: 16, until 8;
     LaneBarrier: 8, met 4;
     SpecialArgs: 128, abort 24, error 32, input 40, windows 72, count 88, inbox_bytes 104, rank 112, tag 124;
     SpecialPeer: 32, mail 8, reserved 16;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use ccl_plan::cursor::{Action, Cursor, Site};
+use ccl_plan::cursor::{Action, Cursor, Site, Step};
 use ccl_plan::layout::Layout;
 use ccl_plan::program::Checked;
 use ccl_plan::{Channel, Collective, Dtype, Rank, ReduceOp, Shape};
@@ -179,9 +179,76 @@ fn edge_use(site: &Site) -> Option<EdgeUse> {
     }
 }
 
+/// The instructions, as bits, that always send the same to all others, whatever the count: in one Move, or in Moves that follow
+/// each other. Only the first lane that has any counts, since a rank's shared slots belong to one; and only the first 64
+/// instructions. 0 where there are not two others.
+pub fn shared(program: &Checked, n: u32, rank: Rank, root: Rank, order: Option<&[Rank]>) -> u64 {
+    let of_lane = |lane: usize| {
+        let layout = full(program, n, rank, order);
+        let mut cursor = Cursor::new(program, lane, Channel(0), &layout, root);
+        let (mut sends, mut fails, mut run) = (0u64, 0u64, None::<Run>);
+        loop {
+            let action = cursor.next(program, &layout);
+            let next = match &action {
+                Some(Action::Move(step)) => Some(Run::of(cursor.instruction(), step)),
+                _ => None,
+            };
+            match (&mut run, next) {
+                (Some(run), Some(next)) if run.goes_on_with(&next) => run.peers.extend(next.peers),
+                (_, next) => {
+                    if let Some(ended) = std::mem::replace(&mut run, next) {
+                        *(if ended.reaches(n) { &mut sends } else { &mut fails }) |= ended.bit();
+                    }
+                }
+            }
+            if action.is_none() {
+                return sends & !fails;
+            }
+        }
+    };
+    if n < 3 { 0 } else { (0..program.lanes.len()).map(of_lane).find(|bits| *bits != 0).unwrap_or(0) }
+}
+
+/// Moves of one instruction that follow each other and send the same.
+struct Run {
+    instruction: usize,
+    /// What is sent, if it lies in memory.
+    source: Option<(Site, usize)>,
+    is_whole: bool,
+    peers: BTreeSet<Rank>,
+}
+
+impl Run {
+    fn of(instruction: usize, step: &Step) -> Run {
+        let source = match step.inputs() {
+            [Site::Receive { .. }] => None,
+            [source] => Some((*source, step.count)),
+            _ => None,
+        };
+        let peer = |site: &Site| match site {
+            Site::Send { peer, .. } => Some(*peer),
+            _ => None,
+        };
+        let peers = step.outputs().iter().filter_map(peer).collect();
+        Run { instruction, source, is_whole: step.pieces == 1, peers }
+    }
+
+    fn goes_on_with(&self, next: &Run) -> bool {
+        next.source.is_some() && (next.source, next.instruction) == (self.source, self.instruction)
+    }
+
+    fn reaches(&self, n: u32) -> bool {
+        self.is_whole && self.peers.len() + 1 == n as usize
+    }
+
+    fn bit(&self) -> u64 {
+        1u64.checked_shl(self.instruction as u32).unwrap_or(0)
+    }
+}
+
 /// What is uploaded of a program: a [`DevicePlan`] and what it points to, for 16-byte aligned device memory at
-/// `address`. `order` is the rank at each place.
-pub fn plan_image(program: &Checked, order: Option<&[Rank]>, address: u64) -> Vec<u8> {
+/// `address`. `order` is the rank at each place, `shared` what [`shared`] says.
+pub fn plan_image(program: &Checked, order: Option<&[Rank]>, shared: u64, address: u64) -> Vec<u8> {
     let text = program.to_bytes();
     let start = size_of::<DevicePlan>().next_multiple_of(16);
     let tables = (start + text.len()).next_multiple_of(16);
@@ -197,7 +264,7 @@ pub fn plan_image(program: &Checked, order: Option<&[Rank]>, address: u64) -> Ve
         scratch_cells: u32::from(program.scratch_chunks),
         input_shape: shape_code(program.collective.input()),
         output_shape: shape_code(program.collective.output()),
-        reserved: [0; 2],
+        shared,
     };
     let mut image = bytes_of(&plan).to_vec();
     image.resize(start, 0);
@@ -268,14 +335,39 @@ mod tests {
     }
 
     #[test]
+    fn what_all_others_are_sent_is_found() {
+        use Algorithm::{Binomial, Direct, OneShot, Ring, TwoShot};
+        use Collective::{AllGather, AllGatherV, AllReduce, AllToAll, Broadcast};
+
+        let bits = |collective, algorithm, n| {
+            let place = if collective == Broadcast { Place(0) } else { Place(1) };
+            let program =
+                Plan::new(collective, algorithm, n).unwrap().program(place, Place(0)).check(n).unwrap();
+            shared(&program, n, Rank(place.0), Rank(0), None)
+        };
+        // Behind the mark of a loop.
+        for n in [3, 4, 8] {
+            let all = [(Broadcast, Direct), (AllGather, Direct), (AllGatherV, Direct), (AllReduce, OneShot)];
+            assert_eq!(all.map(|(collective, algorithm)| bits(collective, algorithm, n)), [0b10; 4], "{n}");
+        }
+        // One loop sends each its own; of three ranks one Move sends to both others, of many a loop does.
+        assert_eq!(bits(AllReduce, TwoShot, 3), 1 << 3);
+        assert!(bits(AllReduce, TwoShot, 8).is_power_of_two() && bits(AllReduce, TwoShot, 8) > 1 << 3);
+        let others = [(Broadcast, Ring), (Broadcast, Binomial), (AllToAll, Direct), (AllReduce, Ring)];
+        assert_eq!(others.map(|(collective, algorithm)| bits(collective, algorithm, 8)), [0; 4]);
+        assert_eq!(bits(AllGather, Direct, 2), 0);
+    }
+
+    #[test]
     fn an_image_points_into_itself() {
         let ring = program(Collective::AllReduce, Algorithm::Ring, 3);
-        let image = plan_image(&ring, Some(&[2, 0, 1].map(Rank)), 1 << 20);
+        let image = plan_image(&ring, Some(&[2, 0, 1].map(Rank)), 5, 1 << 20);
         let plan: DevicePlan = record_of(&image).unwrap();
         let at = |address: u64| &image[(address - (1 << 20)) as usize..];
         assert_eq!(at(plan.program)[..plan.program_bytes as usize], ring.to_bytes()[..]);
         assert_eq!(at(plan.rank_at)[..8], [2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(at(plan.place_of)[..8], [1, 0, 0, 0, 2, 0, 0, 0]);
         assert_eq!(at(plan.place_of).len(), 12);
+        assert_eq!(plan.shared, 5);
     }
 }

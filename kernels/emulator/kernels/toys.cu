@@ -154,6 +154,34 @@ CCL_KERNEL(toy_lines, ToyArgs, 32) {
     }
 }
 
+// Block 0 stores 7 parts and a word in multicast memory at `others`, then a flag; the others look at their copies, 16 words
+// apart, and count what is not there. Planted 1: the flag is stored without a release.
+CCL_KERNEL(toy_all, ToyArgs, 1) {
+    u64* seen = args.words + 1;
+    u64* wrong = seen + ccl_block();
+    for (u64 turn = 1; turn <= args.turns; ++turn) {
+        if (ccl_block() == 0) {
+            for (u64 i = 0; i < 7; ++i) st16_all(args.others + 2 * i, {turn, turn * i});
+            st8_all(args.others + 14, turn * 5);
+            if (CCL_PLANT(1)) {
+                st_relaxed_sys(args.words, turn);
+            } else {
+                st_release_sys(args.words, turn);
+            }
+            while (ld_acquire_sys(seen) != turn * (ccl_blocks() - 1)) ccl_spin_hint(seen);
+        } else {
+            while (ld_acquire_sys(args.words) != turn) ccl_spin_hint(args.words);
+            u64* copy = args.words + 16 * ccl_block();
+            for (u64 i = 0; i < 7; ++i) {
+                Vec16 part = ld16(copy + 2 * i);
+                *wrong += part.low != turn || part.high != turn * i;
+            }
+            *wrong += ld_plain<u64>(copy + 14) != turn * 5;
+            atomic_add_acq_rel_sys(seen, 1ull);
+        }
+    }
+}
+
 // Writes where it may not: `turns` words behind the first.
 CCL_KERNEL(toy_stray, ToyArgs, 32) {
     if (ccl_thread() == 2) st_plain<u64>(args.words + args.turns, 1);

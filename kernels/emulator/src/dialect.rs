@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
+use crate::emulation::Window;
 use crate::fiber::{Fiber, Request};
 use crate::line::{Line, PART_BYTES};
 
@@ -34,6 +35,7 @@ pub(crate) struct Host {
     line: unsafe extern "C" fn(*mut Fiber, u32, *mut u8, *mut u8, u32),
     load: unsafe extern "C" fn(*mut Fiber, *const u8, *mut u8, u32),
     store: unsafe extern "C" fn(*mut Fiber, *mut u8, *const u8, u32),
+    store_all: unsafe extern "C" fn(*mut Fiber, *mut u8, *const u8, u32),
     strong: unsafe extern "C" fn(*mut Fiber, *const c_void, u32, u32),
     fence: unsafe extern "C" fn(*mut Fiber),
     timer: unsafe extern "C" fn(*mut Fiber) -> u64,
@@ -42,7 +44,7 @@ pub(crate) struct Host {
 
 /// What every fiber is given.
 pub(crate) static HOST: Host =
-    Host { point, spin, sync, warp, line, load, store, strong, fence, timer, stop };
+    Host { point, spin, sync, warp, line, load, store, store_all, strong, fence, timer, stop };
 
 unsafe extern "C" {
     /// Makes a fiber the running one of this system thread.
@@ -113,6 +115,33 @@ unsafe extern "C" fn store(fiber: *mut Fiber, to: *mut u8, from: *const u8, byte
                 pending.borrow_mut().store((*fiber).thread.thread as usize, to as usize, value);
             }
             None => std::ptr::copy_nonoverlapping(from, to, bytes as usize),
+        }
+    }
+}
+
+/// A store to multicast memory: one to each member's copy, from a member on that is another every time.
+unsafe extern "C" fn store_all(fiber: *mut Fiber, to: *mut u8, from: *const u8, bytes: u32) {
+    let (at, length) = (to as usize, bytes as usize);
+    // SAFETY: kernels pass the fiber they run on, whose windows nobody changes.
+    let windows = unsafe { (*fiber).windows.clone() };
+    let holds = |window: &&Window| window.addresses.start <= at && at + length <= window.addresses.end;
+    let Some(window) = windows.iter().find(holds) else {
+        let why = "a store to all where no multicast memory is";
+        // SAFETY: as above.
+        unsafe { Fiber::ask(fiber, Request::Stop { why, line: 0, at }) };
+        return;
+    };
+    let offset = at - window.addresses.start;
+    // SAFETY: as above.
+    let first =
+        unsafe { (*fiber).thread.stores as usize ^ (*fiber).clock.get() as usize ^ (offset / length) };
+    for member in 0..window.members.len() {
+        let copy = window.members[(first + member) % window.members.len()] + offset;
+        // SAFETY: as above; `Options::windows` says that as much memory is there as the window has addresses.
+        unsafe {
+            store(fiber, copy as *mut u8, from, bytes);
+            // Whoever has a copy may see it before others have theirs.
+            Fiber::ask(fiber, Request::Point);
         }
     }
 }

@@ -29,10 +29,21 @@ pub struct Options {
     pub delays_stores: bool,
     /// The addresses that kernels may touch through the dialect; all, if empty.
     pub allowed: Vec<Range<usize>>,
+    /// Where multicast memory is.
+    pub windows: Vec<Window>,
     /// The number that `CCL_PLANT` of kernels is compared with; 0 is no planted bug.
     pub plant: u32,
     /// Turns before the emulation gives up; 0: never.
     pub most_turns: u64,
+}
+
+/// Addresses of multicast memory. Nothing need be mapped there.
+#[derive(Clone, Debug)]
+pub struct Window {
+    /// Where it is.
+    pub addresses: Range<usize>,
+    /// Where each member's copy of all of it begins; memory that lives as long as the emulation.
+    pub members: Vec<usize>,
 }
 
 /// Launches of kernels whose threads all run as fibers of the calling thread.
@@ -46,6 +57,7 @@ pub struct Emulation {
     /// Of each fiber: its block, and its index there.
     places: Vec<(usize, usize)>,
     allowed: Rc<[Range<usize>]>,
+    windows: Rc<[Window]>,
     clock: Rc<Cell<u64>>,
 }
 
@@ -70,6 +82,7 @@ impl Emulation {
             fibers: Vec::new(),
             places: Vec::new(),
             allowed: options.allowed.clone().into(),
+            windows: options.windows.clone().into(),
             clock: Rc::default(),
             options,
         }
@@ -156,6 +169,7 @@ impl Emulation {
             plant: self.options.plant,
             pending,
             allowed: self.allowed.clone(),
+            windows: self.windows.clone(),
             clock: self.clock.clone(),
         };
         block.first_fiber = self.fibers.len();

@@ -10,6 +10,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use crate::delay::Pending;
 use crate::dialect::{HOST, Thread, ccl_emu_enter};
+use crate::emulation::Window;
 use crate::kernel::Entry;
 use crate::line::{Line, PART_BYTES};
 
@@ -47,6 +48,8 @@ pub(crate) struct Fiber {
     pub(crate) pending: Option<Rc<RefCell<Pending>>>,
     /// Where it may load and store; everywhere if empty.
     allowed: Rc<[Range<usize>]>,
+    /// Where stores reach the memory of several.
+    pub(crate) windows: Rc<[Window]>,
     shared_bytes: usize,
     /// Turns of all fibers so far.
     pub(crate) clock: Rc<Cell<u64>>,
@@ -63,6 +66,7 @@ pub(crate) struct Surroundings {
     pub(crate) plant: u32,
     pub(crate) pending: Option<Rc<RefCell<Pending>>>,
     pub(crate) allowed: Rc<[Range<usize>]>,
+    pub(crate) windows: Rc<[Window]>,
     pub(crate) clock: Rc<Cell<u64>>,
 }
 
@@ -169,6 +173,7 @@ impl Fiber {
             line: None,
             pending: around.pending.clone(),
             allowed: around.allowed.clone(),
+            windows: around.windows.clone(),
             shared_bytes: around.shared_bytes,
             clock: around.clock.clone(),
         }

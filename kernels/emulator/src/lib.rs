@@ -18,7 +18,8 @@
 //! ```
 //!
 //! What is found: races that some order of accesses shows, hangs, threads that do not meet, stores without a fence
-//! ([`Options::delays_stores`]), addresses outside of what was given ([`Options::allowed`], [`Guarded`]).
+//! ([`Options::delays_stores`]), addresses outside of what was given ([`Options::allowed`], [`Guarded`]), copies of multicast
+//! memory that are written at different times ([`Options::windows`]).
 //!
 //! What is not: loads that a device does too early, limits of registers and shared memory, blocks that a device would
 //! not run at the same time, speed.
@@ -38,7 +39,7 @@ mod random;
 mod report;
 mod watch;
 
-pub use emulation::{Emulation, Options, Refused};
+pub use emulation::{Emulation, Options, Refused, Window};
 pub use fold::{FoldFinish, fold};
 pub use guarded::Guarded;
 pub use kernel::{Kernel, kernel, kernels};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccl_kernels_emulator::{Cause, Doing, Emulation, Guarded, Options, Order, Report, kernel};
+use ccl_kernels_emulator::{Cause, Doing, Emulation, Guarded, Options, Order, Report, Window, kernel};
 
 #[test]
 fn a_token_visits_every_thread_in_every_order() {
@@ -157,6 +157,31 @@ fn emulations_on_two_system_threads_talk_to_each_other() {
         }
     });
     assert_eq!(words[0], 50 * 2 * 16);
+}
+
+#[test]
+fn stores_in_multicast_memory_reach_every_copy_each_in_its_own_time() {
+    const WINDOW: usize = 1 << 60;
+    let stores = |plant, seed, to: usize| {
+        let mut words = Guarded::<u64>::new(64);
+        let members = (1..4).map(|member| words.addresses().start + 128 * member).collect();
+        let windows = vec![Window { addresses: WINDOW..WINDOW + 128, members }];
+        let options = Options { plant, delays_stores: true, windows, ..options(seed, Order::Random) };
+        let mut emulation = Emulation::new(options);
+        let args = [words.as_mut_ptr() as u64, to as u64, 20];
+        let args: Vec<u8> = args.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        // SAFETY: the kernel touches the words, which outlive the run, and copies that lie in them.
+        unsafe { emulation.add(kernel("toy_all").unwrap(), 4, 1, 0, &args) }.unwrap();
+        emulation.run().map(|()| [words[2], words[3], words[4]])
+    };
+    for seed in 0..20 {
+        assert_eq!(stores(0, seed, WINDOW).unwrap(), [0; 3], "seed {seed}");
+    }
+    // Without a release some copy is late where another is not.
+    let late: Vec<[u64; 3]> = (0..20).map(|seed| stores(1, seed, WINDOW).unwrap()).collect();
+    assert!((0..3).all(|one| late.iter().any(|late| late[one] > late[(one + 1) % 3])), "{late:?}");
+    let report = stores(0, 1, WINDOW + 64).unwrap_err();
+    assert!(report.to_string().contains("where no multicast memory is"), "{report}");
 }
 
 #[test]

@@ -126,9 +126,9 @@ fn steps(machine: &Machine, options: &Options, inner: u32) -> Outcome<Duration> 
     );
     let program: Program = text.parse().map_err(|error| format!("{text}: {error}"))?;
     let program = program.check(1).map_err(|error| format!("{text}: {error:?}"))?;
-    let plan = machine.zeros(plan_image(&program, None, 0).len())?;
+    let plan = machine.zeros(plan_image(&program, None, 0, 0).len())?;
     let stream = machine.stream()?;
-    plan.write(0, &plan_image(&program, None, plan.address()), &stream)?;
+    plan.write(0, &plan_image(&program, None, 0, plan.address()), &stream)?;
     let (index, abort) = (machine.zeros(4096)?, machine.zeros(256)?);
     let (error, barriers) =
         (machine.zeros(size_of::<DeviceError>())?, machine.zeros(size_of::<LaneBarrier>())?);

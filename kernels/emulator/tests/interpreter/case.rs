@@ -84,6 +84,7 @@ impl Call {
             spare_bytes: draw.of(&[0, 0, 8, 40, 1000]),
             sized: draw.below(4) == 0,
             lends: false,
+            shared_slots: 0,
             done: draw.of(&[0, 0, 5, (1 << 14) - 1, (1 << 32) - 2]),
             workers: draw.of(&[32, 32, 32, 64]),
         };
@@ -94,8 +95,13 @@ impl Call {
         Some(Call { plan, case, arithmetic, wiring, options, memory })
     }
 
-    /// Launches it twice, as a captured graph would, and compares all memory with the oracle's.
+    /// Launches it twice, as a captured graph would, and compares all memory with the oracle's. The turns that took.
     pub(crate) fn check(&self) -> Result<u64, Failed> {
+        Ok(self.checked()?.0)
+    }
+
+    /// [`Call::check`], and how many payloads went to all at once.
+    pub(crate) fn checked(&self) -> Result<(u64, u64), Failed> {
         let stage = Stage::new(&self.plan, &self.case).expect("it was drawn so");
         let mut expected = self.memory.clone();
         let mut world = World::new((&self.plan, &stage), self.arithmetic, self.wiring, &self.memory);
@@ -116,7 +122,7 @@ impl Call {
                 }
             }
         }
-        Ok(turns)
+        Ok((turns, world.shared()))
     }
 
     pub(crate) fn describe(&self) -> String {

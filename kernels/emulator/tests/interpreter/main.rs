@@ -6,6 +6,7 @@
 mod case;
 mod model;
 mod planted;
+mod switch;
 mod world;
 
 use ccl_kernels::shape::Protocol;

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use ccl_kernels::layout::{
-    DeviceComm, DeviceEdge, DeviceError, Direction, LaunchArgs, NO_EDGE, bytes_of, edge_index, record_of,
+    DeviceComm, DeviceEdge, DeviceError, Direction, LaunchArgs, NO_EDGE, SharedReader, SharedSlots, bytes_of,
+    edge_index, record_of,
 };
 use ccl_kernels::shape::{self, Protocol};
-use ccl_kernels_emulator::{Emulation, Guarded, Options, Report, kernel};
+use ccl_kernels_emulator::{Emulation, Guarded, Options, Report, Window, kernel};
 use ccl_plan::machine::Stage;
 use ccl_plan::{Channel, Plan, Rank};
 
@@ -23,6 +24,8 @@ pub(crate) struct Wiring {
     pub(crate) sized: bool,
     /// Whether edges are direct and the call lends.
     pub(crate) lends: bool,
+    /// Shared slots of each rank and channel, behind multicast memory; 0: there is none.
+    pub(crate) shared_slots: u32,
     /// Messages that went before the first.
     pub(crate) done: u64,
     pub(crate) workers: u32,
@@ -46,6 +49,8 @@ struct Seated {
     _kept: Vec<Guarded<u64>>,
     error: Guarded<u64>,
     abort: Guarded<u64>,
+    /// What is known of shared slots.
+    sharing: Guarded<u64>,
 }
 
 pub(crate) struct World<'a> {
@@ -54,6 +59,8 @@ pub(crate) struct World<'a> {
     wiring: Wiring,
     arithmetic: Arithmetic,
     queues: HashMap<(Rank, Rank, Channel, u8), Queue>,
+    /// Of each rank, the shared slots of all ranks and channels.
+    copies: Vec<Guarded<u64>>,
     seated: Vec<Seated>,
 }
 
@@ -64,7 +71,10 @@ impl<'a> World<'a> {
         wiring: Wiring,
         memory: &[Memory],
     ) -> World<'a> {
-        let mut world = World { stage, plan, wiring, arithmetic, queues: HashMap::new(), seated: Vec::new() };
+        let (queues, seated) = (HashMap::new(), Vec::new());
+        let mut world = World { stage, plan, wiring, arithmetic, queues, copies: Vec::new(), seated };
+        let bytes = stage.case.n as usize * world.shared_bytes();
+        world.copies = (0..stage.case.n).map(|_| words(bytes)).collect();
         for rank in (0..stage.case.n).map(Rank) {
             if stage.seat(rank).is_some() {
                 let seated = world.seat(rank, &memory[rank.index()]);
@@ -76,7 +86,10 @@ impl<'a> World<'a> {
 
     /// Launches every rank's kernel, and runs them to their end.
     pub(crate) fn run(&mut self, options: &Options) -> Result<u64, Box<Report>> {
-        let mut emulation = Emulation::new(options.clone());
+        let bytes = self.stage.case.n as usize * self.shared_bytes();
+        let members = self.copies.iter().map(|copy| copy.addresses().start).collect();
+        let window = Window { addresses: WINDOW..WINDOW + bytes, members };
+        let mut emulation = Emulation::new(Options { windows: vec![window], ..options.clone() });
         let Arithmetic { dtype, op, .. } = self.arithmetic;
         for seated in &self.seated {
             let collective = self.stage.seat(seated.rank).expect("it is seated").program.collective;
@@ -113,6 +126,15 @@ impl<'a> World<'a> {
         self.seated.iter().map(error).filter(|(_, error): &(Rank, DeviceError)| error.code != 0).collect()
     }
 
+    /// Payloads that went to all at once.
+    pub(crate) fn shared(&self) -> u64 {
+        let of_rank = |seated: &Seated| {
+            let each = seated.sharing.len() / usize::from(self.stage.case.channels);
+            seated.sharing.chunks(each.max(1)).map(|channel| channel[1]).sum::<u64>()
+        };
+        self.seated.iter().map(of_rank).sum()
+    }
+
     /// Words of slots that are as before the first message.
     pub(crate) fn untouched(&self) -> usize {
         let of = |queue: &Queue| queue.slots.iter().filter(|word| **word == OLD).count();
@@ -147,6 +169,9 @@ impl<'a> World<'a> {
         let barriers = words(8 * usize::from(case.channels));
         // As if another kernel had made the call, which is looked at only where the flag says so.
         let served = filled(&[1; 8]);
+        let readers = self.wiring.shared_slots as usize * case.n as usize * size_of::<SharedReader>();
+        let sharing = words(usize::from(case.channels) * (size_of::<SharedSlots>() + readers));
+        let window = WINDOW + rank.index() * self.shared_bytes();
         let comm = DeviceComm {
             rank: rank.0,
             n: case.n,
@@ -160,12 +185,18 @@ impl<'a> World<'a> {
             scratch: address(&scratch),
             scratch_bytes: 8 * scratch.len() as u64,
             served: address(&served),
-            reserved: [0; 6],
+            window: if self.wiring.shared_slots > 0 { window as u64 } else { 0 },
+            sharing: address(&sharing),
+            shared_slots: self.wiring.shared_slots,
+            shared_stride_bytes: self.shared_stride() as u32,
+            reserved: [0; 3],
         };
         let comm = filled(bytes_of(&comm));
-        let length = shape::plan_image(seat.program, self.plan.order(), 0).len();
+        let order = self.plan.order();
+        let shared = shape::shared(seat.program, case.n, rank, seat.root, order);
+        let length = shape::plan_image(seat.program, order, shared, 0).len();
         let mut image = words(length);
-        let bytes = shape::plan_image(seat.program, self.plan.order(), address(&image));
+        let bytes = shape::plan_image(seat.program, order, shared, address(&image));
         fill(&mut image, &bytes);
         let tables = self.tables(rank);
         let args = LaunchArgs {
@@ -188,7 +219,7 @@ impl<'a> World<'a> {
         };
         let blocks = shape::grid_blocks(seat.program, case.channels);
         let kept = vec![comm, edges, index, image, tables, scratch, barriers, served];
-        Seated { rank, user, args, blocks, _kept: kept, error, abort }
+        Seated { rank, user, args, blocks, _kept: kept, error, abort, sharing }
     }
 
     fn tables(&self, rank: Rank) -> Guarded<u64> {
@@ -224,7 +255,7 @@ impl<'a> World<'a> {
                     channel: u32::from(channel.0),
                     tag: u32::from(edge.tag),
                     direction: edge.direction as u32,
-                    ..self.end((from, to, channel, edge.tag))
+                    ..self.end((from, to, channel, edge.tag), edge.direction)
                 };
                 edges.extend_from_slice(bytes_of(&end));
             }
@@ -233,13 +264,32 @@ impl<'a> World<'a> {
         (filled(&edges), filled(&index), tags)
     }
 
-    fn end(&mut self, name: (Rank, Rank, Channel, u8)) -> DeviceEdge {
-        let Wiring { protocol, slots, spare_bytes, done, .. } = self.wiring;
+    /// What a slot has room for.
+    fn payload(&self) -> usize {
         let widest = (0..self.stage.case.n)
             .filter_map(|rank| Some(self.stage.seat(Rank(rank))?.program.widest()))
             .max();
-        let payload = widest.unwrap_or(1) * self.stage.case.chunk_count * self.arithmetic.dtype.size_bytes()
-            + spare_bytes;
+        widest.unwrap_or(1) * self.stage.case.chunk_count * self.arithmetic.dtype.size_bytes()
+            + self.wiring.spare_bytes
+    }
+
+    fn shared_stride(&self) -> usize {
+        Protocol::Simple.stride_bytes(self.payload())
+    }
+
+    /// One rank's shared slots of all channels.
+    fn shared_bytes(&self) -> usize {
+        usize::from(self.stage.case.channels) * self.wiring.shared_slots as usize * self.shared_stride()
+    }
+
+    fn end(&mut self, name: (Rank, Rank, Channel, u8), direction: Direction) -> DeviceEdge {
+        let Wiring { protocol, slots, done, shared_slots, .. } = self.wiring;
+        let payload = self.payload();
+        let (from, to, channel, _) = name;
+        let before = from.index() * self.shared_bytes()
+            + channel.index() * shared_slots as usize * self.shared_stride();
+        let shares = shared_slots > 0 && protocol == Protocol::Simple;
+        let copy = address(&self.copies[to.index()]) + before as u64;
         let stride = protocol.stride_bytes(payload);
         let queue = self.queues.entry(name).or_insert_with(|| {
             let mut counters = Guarded::new(64);
@@ -255,7 +305,16 @@ impl<'a> World<'a> {
             tail: address(&queue.counters),
             head: address(&queue.counters) + 256,
             sizes: if self.wiring.sized { address(&queue.sizes) } else { 0 },
-            lent: if self.wiring.lends { address(&queue.lent) } else { 0 },
+            lent: match direction {
+                _ if self.wiring.lends => address(&queue.lent),
+                Direction::Receive if shares => address(&queue.lent),
+                _ => 0,
+            },
+            shared: match direction {
+                _ if !shares => 0,
+                Direction::Receive => copy,
+                Direction::Send => address(&queue.lent),
+            },
             done,
             slot_bytes: protocol.payload_bytes(stride).min(payload.next_multiple_of(8)) as u32,
             slot_count: slots,
@@ -288,6 +347,9 @@ fn fill(memory: &mut Guarded<u64>, bytes: &[u8]) {
 fn address(memory: &Guarded<u64>) -> u64 {
     memory.addresses().start as u64
 }
+
+/// Where multicast memory is. Nothing is there: only stores to all may go there.
+const WINDOW: usize = 1 << 60;
 
 /// What slots hold that messages went through before.
 const OLD: u64 = 0x5a5a_5a5a_5a5a_5a5a;

@@ -298,9 +298,9 @@ impl DeviceEngine {
             known.channels = channels;
             return Ok(known.memory.address());
         }
-        let memory = self.opened.memory(plan_image(program, None, 0).len())?;
+        let memory = self.opened.memory(plan_image(program, None, 0, 0).len())?;
         let address = memory.address();
-        let image = plan_image(program, None, address);
+        let image = plan_image(program, None, 0, address);
         // Kept also if it cannot be written: freeing it would wait for kernels that may wait for this rank.
         let kept =
             self.programs.entry(key).or_insert(Program { _checked: Arc::clone(program), memory, channels });
