@@ -81,8 +81,8 @@ struct Block {
     u64 scalar;
     // The last edge that lent, as its number plus 1.
     u64 lending;
-    // The shared slot that the last step has its payload in, if it was the last step's; else 0. Then who reads it, and what
-    // the payload is.
+    // The shared slot that the last step has its payload in, NO_SLOT if none was free for it, 0 if it was to have none. Then
+    // who reads it, and what the payload is.
     u64 shared;
     u64 shared_readers;
     u64 shared_source;
@@ -325,8 +325,11 @@ CCL_ONCE void lend(Block* block, Step* step, const ProgramMove* move) {
     step->stored = stored;
 }
 
-// A shared slot that all its readers have done with, through multicast memory; 0 if there is none. Nobody waits for one:
-// credit stays each edge's own.
+// No shared slot's address.
+constexpr u64 NO_SLOT = 1;
+
+// A shared slot that all its readers have done with, through multicast memory. Nobody waits for one: credit stays each edge's
+// own.
 CCL_ONCE u64 free_shared_slot(Block* block) {
     const DeviceComm* comm = &block->comm;
     u64 channel_bytes = sizeof(SharedSlots) + static_cast<u64>(comm->shared_slots) * comm->n * sizeof(SharedReader);
@@ -337,7 +340,7 @@ CCL_ONCE u64 free_shared_slot(Block* block) {
     for (u32 peer = 0; peer < comm->n; ++peer) {
         u64 until = readers[peer].until;
         // Pairs with what the receiver stores when it has read, as for slots of its own.
-        if (until != 0 && ld_acquire_sys(at<u64>(readers[peer].head)) < until && !CCL_PLANT(20)) return 0;
+        if (until != 0 && ld_acquire_sys(at<u64>(readers[peer].head)) < until && !CCL_PLANT(20)) return NO_SLOT;
         readers[peer].until = 0;
     }
     fence_all();
@@ -348,16 +351,18 @@ CCL_ONCE u64 free_shared_slot(Block* block) {
 }
 
 // Puts what all others are sent into a shared slot, of which all are told; or, where the last step has done so, only tells.
-// `last` is the slot of the last step. Outputs that store nothing go behind the others.
+// If none was free at first, all get it in slots of their own: what reaches a rank, that rank is told of, so no store comes
+// after its last call. `last` is the slot of the last step. Outputs that store nothing go behind the others.
 CCL_ONCE void share(Block* block, Step* step, u64 last) {
+    if (step->pieces > 1) return;
     const Site* source = &step->sites[0];
     bool goes_on = last != 0 && block->shared_instruction == step->instruction && block->shared_bytes == step->bytes &&
                    step->inputs == 1 && source->edge == nullptr && (block->shared_source == source->address || CCL_PLANT(22));
-    block->shared = step->pieces > 1 ? 0 : goes_on ? last : free_shared_slot(block);
-    if (block->shared == 0) return;
+    block->shared = goes_on ? last : free_shared_slot(block);
     block->shared_instruction = step->instruction;
     block->shared_bytes = step->bytes;
     block->shared_source = source->address;
+    if (block->shared == NO_SLOT) return;
     bool has_stored = goes_on;
     u32 stored = 0;
     CCL_ROLLED
@@ -459,10 +464,12 @@ CCL_ONCE void make_step(Block* block, const LaunchArgs& args, Step* step) {
         if (Protocol != PROTOCOL_SIMPLE) step->mark = mark_of(args.tag, step->bytes);
         if (!make_sites<Protocol>(block, args, step, move, index, start)) {
             step->action = ACTION_FAULT;
-        } else if (Protocol == PROTOCOL_SIMPLE && (args.flags & LAUNCH_LENDS) && move->opcode == OP_MOVE) {
-            lend(block, step, move);
-        } else if (Protocol == PROTOCOL_SIMPLE && block->comm.window != 0 && (block->plan.shared >> step->instruction & 1) != 0) {
-            share(block, step, last_shared);
+        } else if (Protocol == PROTOCOL_SIMPLE && move->opcode == OP_MOVE) {
+            if (block->comm.window != 0 && (block->plan.shared >> step->instruction & 1) != 0) {
+                share(block, step, last_shared);
+            } else if (args.flags & LAUNCH_LENDS) {
+                lend(block, step, move);
+            }
         }
         return;
     }
