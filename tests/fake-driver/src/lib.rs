@@ -24,8 +24,8 @@
 //!
 //! The library is an NVRTC, too, which looks whether all that is included is there and compiles nothing.
 //!
-//! Left out: memory behind a multicast object is one copy and not one for each member; nothing keeps a kernel from
-//! memory of a device without peer access; timing.
+//! Left out: copies to and from multicast objects, and members that have bound a part of one; nothing keeps a kernel from memory
+//! of a device without peer access; timing.
 
 mod arena;
 mod capture;

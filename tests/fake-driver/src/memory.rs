@@ -59,6 +59,9 @@ impl State {
     pub(crate) fn check(&self, address: u64, bytes: usize) -> Answer {
         match self.range(address) {
             Some((_, Range { kind: Kind::Mapped { is_accessible: false, .. }, .. })) => Err(INVALID_VALUE),
+            Some((_, Range { kind: Kind::Mapped { physical, .. }, .. })) if physical.members.is_some() => {
+                Err(INVALID_VALUE)
+            }
             Some((base, range)) if address - base + bytes as u64 <= range.bytes as u64 => Ok(()),
             Some((_, range)) if matches!(range.kind, Kind::Registered) => Ok(()),
             Some(_) => Err(INVALID_VALUE),

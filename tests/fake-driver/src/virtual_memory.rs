@@ -14,12 +14,12 @@ use crate::symbols::{In, Out, item, put};
 
 /// Memory without an address, or a multicast object.
 pub(crate) struct Physical {
-    file: OwnedFd,
+    pub(crate) file: OwnedFd,
     pub(crate) bytes: usize,
     pub(crate) device: usize,
     /// How it may be shared: a set of the driver's kinds.
     kinds: i32,
-    /// Of a multicast object: the devices that it waits for, those added, and what is bound.
+    /// Of a multicast object.
     pub(crate) members: Option<Mutex<crate::multicast::Members>>,
 }
 
@@ -202,11 +202,16 @@ pub(crate) fn mem_set_access(address: u64, bytes: usize, access: usize, count: u
         }
     }
     state::lock(|state| {
-        let Some(Range { kind: Kind::Mapped { is_accessible, .. }, .. }) = state.ranges.get_mut(&address)
+        let Some(Range { kind: Kind::Mapped { physical, is_accessible }, .. }) =
+            state.ranges.get_mut(&address)
         else {
             return Err(INVALID_VALUE);
         };
         *is_accessible = count > 0;
+        if physical.members.is_some() {
+            // Kernels store there in a way of their own.
+            return Ok(());
+        }
         let flags = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the range was mapped by `mem_map`.
         unsafe { rustix::mm::mprotect(address as *mut _, bytes, flags) }.map_err(|_| OPERATING_SYSTEM)
