@@ -13,6 +13,7 @@ mod protocols;
 mod special;
 mod streams;
 mod suspended;
+mod switch;
 mod two_shot;
 mod windows;
 

@@ -162,6 +162,16 @@ impl Communicator {
         self.with_engine(|engine| Ok(engine.device().map_or(0, |device| device.memory_bytes())))
     }
 
+    /// How many payloads this rank has stored once for all others so far, in multicast memory (`CCL_CUDA_SWITCH`); 0 where there
+    /// is none. Waits until the device has read that out, on a stream of its own.
+    ///
+    /// # Errors
+    ///
+    /// The driver's; the communicator is being dropped.
+    pub fn multicast_payloads(&self) -> Result<u64> {
+        self.with_engine(|engine| engine.device().map_or(Ok(0), |device| device.multicast_payloads()))
+    }
+
     /// Queues a call for its stream; the engine is told to launch it by whoever calls this.
     pub(super) fn start_at(
         &self,

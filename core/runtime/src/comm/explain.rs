@@ -34,8 +34,8 @@ pub struct Explanation {
     pub chunk_count: usize,
     /// How data gets from rank to rank.
     pub carried: Carried,
-    /// The protocol that edges follow, on a rank that works on a device; `special` where a kernel of its own does
-    /// without edges.
+    /// The protocol that edges follow, on a rank that works on a device; `switch` where what all are sent goes through
+    /// multicast memory, `special` where a kernel of its own does without edges.
     pub protocol: Option<&'static str>,
     /// What the cost model predicts, in nanoseconds.
     pub predicted_ns: f64,

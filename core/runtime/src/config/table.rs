@@ -215,6 +215,9 @@ settings! {
         /// where `two_shot` is chosen and the buffers of all ranks lie in the same windows; 0: programs are
         /// interpreted, whatever lies in windows.
         cuda_two_shot: Bytes = "0", CCL_CUDA_TWO_SHOT, Must;
+        /// Multicast memory (NVLink SHARP) between devices of a host, by which what all ranks are sent is stored once: 0 does
+        /// without, 1 and 2 use it where every rank has a device of its own and all devices can.
+        cuda_switch: Between<0, 2> = "2", CCL_CUDA_SWITCH [NCCL_NVLS_ENABLE], Must;
         /// Threads of each block of a kernel, a multiple of 32.
         cuda_threads: Between<64, 1024> = "512", CCL_CUDA_THREADS [NCCL_NTHREADS], May;
     }

@@ -105,7 +105,7 @@ fn a_programs_own_subscriber_is_left_alone() {
 #[test]
 fn settings_are_announced_without_secrets() {
     let vars =
-        [("CCL_SECRET", "hunter2"), ("NCCL_ALGO", "Ring"), ("CCL_ALGOO", "x"), ("NCCL_NVLS_ENABLE", "1")];
+        [("CCL_SECRET", "hunter2"), ("NCCL_ALGO", "Ring"), ("CCL_ALGOO", "x"), ("NCCL_NVLS_NCHANNELS", "1")];
     let config = Config::from_vars(vars).unwrap();
     let texts = with_log(Level::Info, "ENV", || announce(&config)).texts();
     let has = |text: &str| texts.iter().any(|line| line.contains(text));
@@ -114,7 +114,7 @@ fn settings_are_announced_without_secrets() {
         "{texts:?}"
     );
     assert!(has("INFO CCL_ALGO set by NCCL_ALGO in the environment to ring."), "{texts:?}");
-    assert!(has("NCCL_NVLS_ENABLE has no meaning"), "{texts:?}");
+    assert!(has("NCCL_NVLS_NCHANNELS has no meaning"), "{texts:?}");
     assert!(!has("hunter2"), "{texts:?}");
 }
 

@@ -51,7 +51,8 @@ impl DeviceEngine {
         let one_shot = self.one_shot.iter().flat_map(|one_shot| one_shot.memory());
         let two_shot = self.two_shot.iter().flat_map(|two_shot| two_shot.memory());
         let bytes: usize = single.chain(one_shot).chain(two_shot).map(DeviceMemory::bytes).sum();
-        (bytes + self.peers.own.bytes()) as u64
+        let switch = self.switch.as_ref().map_or(0, |switch| switch.bytes());
+        (bytes + switch + self.peers.own.bytes()) as u64
     }
 
     /// Whether a graph may run a call of this communicator, with addresses of its memory.

@@ -10,6 +10,7 @@ use ccl_plan::{Channel, Rank};
 use super::peers::{Link, Peers};
 use super::pump::{Block, Pump};
 use super::region::{RegionView, device_edge};
+use super::switch::Copies;
 use super::{Opened, failed};
 use crate::error::Result;
 use crate::exec::host::EDGE_TAGS;
@@ -49,6 +50,8 @@ pub(super) struct Edges {
     table: DeviceMemory,
     /// By [`Purpose`].
     indexes: [DeviceMemory; 2],
+    /// Where other ranks' shared slots are here, if there are any.
+    pub(super) copies: Option<Copies>,
     known: HashSet<(Purpose, usize)>,
     used: u32,
     pub(super) pumps: Vec<Pump>,
@@ -70,7 +73,8 @@ impl Edges {
         };
         let indexes = [index(Purpose::Collectives)?, index(Purpose::Messages)?];
         stream.synchronize().map_err(failed)?;
-        Ok(Edges { me, n, view, table, indexes, known: HashSet::new(), used: 0, pumps: Vec::new() })
+        let known = HashSet::new();
+        Ok(Edges { me, n, view, table, indexes, copies: None, known, used: 0, pumps: Vec::new() })
     }
 
     /// All device memory of these tables.
@@ -119,8 +123,15 @@ impl Edges {
                 Link::Proxied(_) => continue,
             };
             let mut edge = device_edge(self.view.shape(protocol), blocks, at, of.direction);
+            let words = edge.lent;
             if !lends {
                 edge.lent = 0;
+            }
+            if let (Some(copies), Protocol::Simple, Purpose::Collectives) = (self.copies, protocol, purpose) {
+                match of.direction {
+                    Direction::Send => edge.shared = words,
+                    Direction::Receive => (edge.lent, edge.shared) = (words, copies.of((of.peer, channel))),
+                }
             }
             edge.tag = u32::from(of.tag);
             edge.others = self.table.address() + place as u64;

@@ -24,6 +24,7 @@ use super::region::RegionView;
 use super::signals::Signals;
 use super::special::OneShot;
 use super::staging::Staging;
+use super::switch::Switch;
 use super::two_shot::{Places, TwoShot};
 use super::windows::Windows;
 use super::{DeviceBuffer, Opened, failed};
@@ -69,6 +70,8 @@ pub(crate) struct DeviceEngine {
     pub(super) one_shot: Option<OneShot>,
     /// That of long ones between windows.
     pub(super) two_shot: Option<TwoShot>,
+    /// Multicast memory, if there is any.
+    pub(super) switch: Option<Switch>,
     pub(super) peers: Peers,
     pub(super) board: Arc<Board>,
     pub(super) opened: Arc<Opened>,
@@ -211,12 +214,17 @@ impl DeviceEngine {
         };
         let peers = peers::agree(own.as_ref().map(|own| &*own.opened), me, infos, view, gather)?;
         let (Some(own), Some(peers)) = (own, peers) else { return Ok(None) };
-        DeviceEngine::new(own, peers, (me, n), board).map(|engine| Some(Box::new(engine)))
+        DeviceEngine::new(own, (peers, infos), (me, n), (board, gather)).map(|engine| Some(Box::new(engine)))
     }
 
-    fn new(own: Dormant, peers: Peers, (me, n): (Rank, u32), board: &Arc<Board>) -> Result<DeviceEngine> {
+    fn new(
+        own: Dormant,
+        (peers, infos): (Peers, &[TransportInfo]),
+        (me, n): (Rank, u32),
+        (board, gather): (&Arc<Board>, Gather<'_>),
+    ) -> Result<DeviceEngine> {
         let (view, opened) = (peers.view, own.opened);
-        let Kept { stream: own_stream, signals, kernels, lending, windows } = match own.kept {
+        let Kept { stream: own_stream, signals, mut kernels, lending, windows } = match own.kept {
             Some(kept) => kept,
             None => {
                 let stream = Arc::new(Stream::new(&opened.context, 0).map_err(failed)?);
@@ -228,11 +236,14 @@ impl DeviceEngine {
                 Kept { stream, signals, kernels: Kernels::new(), lending, windows }
             }
         };
-        let edges = Edges::new((me, n), view, &opened, &own_stream)?;
+        let mut edges = Edges::new((me, n), view, &opened, &own_stream)?;
         let barriers = opened.memory(usize::from(view.channels) * 2 * size_of::<LaneBarrier>())?;
         barriers.fill(0, &own_stream).map_err(failed)?;
         let one_shot = OneShot::new((me, n), &peers, &opened, &own_stream)?;
         let two_shot = TwoShot::new((me, n), &peers, (&opened, &signals), &own_stream)?;
+        let loading = (&mut kernels, &*own_stream);
+        let switch = Switch::agree(&opened, (me, n), (&peers, infos), loading, gather)?;
+        edges.copies = switch.as_ref().map(Switch::copies);
         let comm = || opened.memory(Protocol::ALL.len() * size_of::<DeviceComm>());
         let comms = [comm()?, comm()?];
         let mut engine = DeviceEngine {
@@ -260,6 +271,7 @@ impl DeviceEngine {
             kernels,
             one_shot,
             two_shot,
+            switch,
             peers,
             board: Arc::clone(board),
             opened,

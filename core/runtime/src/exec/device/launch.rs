@@ -8,7 +8,7 @@ use ccl_cuda::{CaptureInfo, DeviceMemory, Event, EventKind, Launch, PinnedMemory
 use ccl_kernels::layout::{DeviceComm, LaunchArgs, bytes_of};
 use ccl_kernels::shape::{
     Protocol, SHARED_BYTES, block_threads, edges, finish_flags, grid_blocks, kernel_name, plan_image,
-    scratch_bytes,
+    scratch_bytes, shared,
 };
 use ccl_kernels::special::Special;
 use ccl_plan::program::Checked;
@@ -18,7 +18,7 @@ use super::captured::Used;
 use super::edges::Purpose;
 use super::engine::{Call, DeviceEngine, Program, Target, order};
 use super::kernels::Kernel;
-use super::{failed, protocol};
+use super::{failed, protocol, switch};
 use crate::error::{Error, Result};
 use crate::exec::host::{is_message, stages_input};
 use crate::request::Bound;
@@ -298,9 +298,13 @@ impl DeviceEngine {
             known.channels = channels;
             return Ok(known.memory.address());
         }
-        let memory = self.opened.memory(plan_image(program, None, 0, 0).len())?;
+        let shared = match (&self.switch, purpose) {
+            (Some(_), Purpose::Collectives) => shared(program, self.n, self.me, root, None),
+            _ => 0,
+        };
+        let memory = self.opened.memory(plan_image(program, None, shared, 0).len())?;
         let address = memory.address();
-        let image = plan_image(program, None, 0, address);
+        let image = plan_image(program, None, shared, address);
         // Kept also if it cannot be written: freeing it would wait for kernels that may wait for this rank.
         let kept =
             self.programs.entry(key).or_insert(Program { _checked: Arc::clone(program), memory, channels });
@@ -319,6 +323,7 @@ impl DeviceEngine {
 
     /// Tells kernels where things are.
     pub(super) fn write_comms(&mut self) -> Result<()> {
+        let switch = self.switch.as_ref();
         for purpose in [Purpose::Collectives, Purpose::Messages] {
             let comms = Protocol::ALL.map(|protocol| DeviceComm {
                 rank: self.me.0,
@@ -333,6 +338,10 @@ impl DeviceEngine {
                 scratch: self.scratch.last().map_or(0, DeviceMemory::address),
                 scratch_bytes: self.scratch.last().map_or(0, DeviceMemory::bytes) as u64,
                 served: self.two_shot.as_ref().map_or(0, |two_shot| two_shot.served_address()),
+                window: switch.map_or(0, |switch| switch.window()),
+                sharing: switch.map_or(0, |switch| switch.sharing().address()),
+                shared_slots: switch.map_or(0, |switch| switch.slots().each_channel as u32),
+                shared_stride_bytes: switch.map_or(0, |switch| switch.slots().stride_bytes as u32),
                 ..DeviceComm::default()
             });
             let bytes: Vec<u8> = comms.iter().flat_map(bytes_of).copied().collect();
@@ -341,14 +350,30 @@ impl DeviceEngine {
         Ok(())
     }
 
-    /// How a call of an algorithm gets from device to device: the protocol that its edges follow, or `special` if a
-    /// kernel of its own does without edges.
+    /// How a call of an algorithm gets from device to device: the protocol that its edges follow, `switch` if what all are
+    /// sent goes through multicast memory, or `special` if a kernel of its own does without edges.
     pub(crate) fn way(&self, asked: (Collective, Dtype, usize), algorithm: Algorithm) -> &'static str {
         let (collective, dtype, count) = asked;
         match self.one_shot.as_ref().is_some_and(|own| own.serves(asked, algorithm)) {
             true => "special",
-            false => self.protocol(collective, dtype, count).name(),
+            false => match self.protocol(collective, dtype, count) {
+                Protocol::Simple
+                    if self.switch.is_some() && switch::serves(collective, algorithm, self.n) =>
+                {
+                    "switch"
+                }
+                protocol => protocol.name(),
+            },
         }
+    }
+
+    /// Payloads that this rank has stored once for all others. Blocks for the device.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(crate) fn multicast_payloads(&self) -> Result<u64> {
+        self.switch.as_ref().map_or(Ok(0), |switch| switch.sent(&self.own_stream))
     }
 
     /// The protocol that a call's edges follow.

@@ -27,6 +27,7 @@ mod signals;
 mod special;
 mod staging;
 mod supply;
+mod switch;
 mod two_shot;
 mod windows;
 
@@ -58,6 +59,8 @@ pub(crate) struct Opened {
     one_shot_bytes: usize,
     /// The shortest all-reduce that a kernel of its own makes between windows; 0: none.
     two_shot_bytes: usize,
+    /// Whether multicast memory is used where it can be had.
+    uses_switch: bool,
     /// The protocols that calls may follow, if the setting says so.
     protocols: Option<Choices>,
     kernels: Supply,
@@ -107,6 +110,7 @@ impl Opened {
             lends_nothing: config.direct() == Some(0),
             one_shot_bytes: config.cuda_one_shot() as usize,
             two_shot_bytes: config.cuda_two_shot() as usize,
+            uses_switch: config.cuda_switch() != 0,
             protocols: protocol::allowed(config)?,
             kernels: Supply::of(config, limits.capability, driver.version()),
         })

@@ -1,0 +1,176 @@
+//! What all ranks are sent, stored once in multicast memory: the oracle's bytes, and edges wherever it cannot be had.
+
+use std::process::Command;
+
+use ccl::{Collective, Communicator, Config, Dtype, Rank, Result, UniqueId, local};
+
+use super::alone::{alone, settings};
+use super::graphs::replays;
+use crate::matrix::sweep_of;
+
+/// A device for each rank of the largest communicator here.
+const DEVICES: [(&str, &str); 1] = [("CCL_FAKE_DEVICES", "6")];
+const ALGORITHMS: &str = "all_reduce:two_shot;all_gather:direct;all_gather_v:direct;broadcast:direct";
+const SHARING: [(&str, &str); 3] =
+    [("CCL_DEVICE", "local"), ("CCL_PROTO", "simple"), ("CCL_ALGO", ALGORITHMS)];
+const KINDS: [Collective; 3] = [Collective::AllReduce, Collective::AllGather, Collective::Broadcast];
+
+fn with(more: &[(&'static str, &'static str)]) -> Config {
+    // The first of a name counts.
+    settings(&more.iter().chain(&SHARING).copied().collect::<Vec<_>>())
+}
+
+/// Calls that share payloads, some more than there are slots; how they went, and how many payloads that were.
+fn calls(comm: &Communicator) -> Result<([Option<&'static str>; 3], u64)> {
+    let (me, n) = (comm.rank().0, comm.size());
+    let count = 5003;
+    let own: Vec<u32> = (0..count).map(|at| me * 1000 + at % 100).collect();
+    let mut all = vec![0; own.len() * n as usize];
+    comm.all_gather(&own, &mut all)?;
+    for (at, value) in (0..).zip(&all) {
+        assert_eq!(*value, at / count * 1000 + at % count % 100, "rank {me}, element {at}");
+    }
+    let mut from_root = if me == 1 { own.clone() } else { vec![0; own.len()] };
+    comm.broadcast(&mut from_root, Rank(1))?;
+    assert!((0..).zip(&from_root).all(|(at, value): (u32, _)| *value == 1000 + at % 100), "rank {me}");
+    let way =
+        |kind| comm.explain(kind, Dtype::U32, count as usize, Rank(0)).map(|explained| explained.protocol);
+    Ok(([way(KINDS[0])?, way(KINDS[1])?, way(KINDS[2])?], comm.multicast_payloads()?))
+}
+
+#[test]
+fn what_all_are_sent_is_stored_once() {
+    alone(module_path!(), "what_all_are_sent_is_stored_once", &DEVICES, |fake| {
+        for n in [3, 4, 6] {
+            let config = with(&[]);
+            sweep_of(&config, n, &[0, 1, 29, 5003], &[Dtype::F32], &KINDS);
+            let ways = local::run_with(&config, n, |comm| calls(&comm)).unwrap();
+            assert!(
+                ways.iter().all(|(ways, sent)| *ways == [Some("switch"); 3] && *sent > 0),
+                "{n}: {ways:?}"
+            );
+            println!("{n} ranks: {:?}", ways.iter().map(|(_, sent)| sent).collect::<Vec<_>>());
+        }
+        fake.assert_nothing_is_left("multicast memory");
+    });
+}
+
+#[test]
+fn one_shot_all_reduces_of_every_dtype_and_operation() {
+    alone(module_path!(), "one_shot_all_reduces_of_every_dtype_and_operation", &DEVICES, |_| {
+        let config = with(&[("CCL_ALGO", "all_reduce:one_shot")]);
+        sweep_of(&config, 3, &[257], &Dtype::ALL, &[Collective::AllReduce]);
+        let sent = local::run_with(&config, 3, |comm| {
+            comm.all_reduce_in_place(&mut [1.0f32; 1000], ccl::ReduceOp::Sum)?;
+            comm.multicast_payloads()
+        });
+        assert!(sent.unwrap().iter().all(|sent| *sent > 0));
+    });
+}
+
+#[test]
+fn graphs_and_suspended_communicators() {
+    alone(module_path!(), "graphs_and_suspended_communicators", &DEVICES, |fake| {
+        replays(fake, &with(&[]), 3, 100);
+        local::run_with(&with(&[]), 3, |comm| {
+            for _ in 0..2 {
+                assert!(calls(&comm)?.1 > 0);
+                comm.suspend()?;
+                assert_eq!(comm.device_memory()?, 0);
+                comm.resume()?;
+                assert_eq!(comm.multicast_payloads()?, 0);
+            }
+            Ok(())
+        })
+        .unwrap();
+        fake.assert_nothing_is_left("graphs and suspensions");
+    });
+}
+
+/// Without multicast memory the same calls go from edge to edge.
+#[track_caller]
+fn goes_without(config: &Config, n: u32) {
+    let ways = local::run_with(config, n, |comm| calls(&comm)).unwrap();
+    assert!(ways.iter().all(|(ways, sent)| *ways == [Some("simple"); 3] && *sent == 0), "{ways:?}");
+}
+
+#[test]
+fn where_it_cannot_be_had_edges_serve() {
+    alone(module_path!(), "where_it_cannot_be_had_edges_serve", &DEVICES, |fake| {
+        goes_without(&with(&[("CCL_CUDA_SWITCH", "0")]), 3);
+        goes_without(&with(&[("NCCL_NVLS_ENABLE", "0")]), 3);
+        goes_without(&with(&[("CCL_DEVICE", "0,1,0")]), 3);
+        goes_without(&with(&[]), 2);
+        assert_eq!(fake.calls("cuMulticastCreate"), 0);
+        fake.assert_nothing_is_left("communicators without multicast memory");
+    });
+}
+
+#[test]
+fn an_older_driver_has_none() {
+    let older = [DEVICES[0], ("CCL_FAKE_DRIVER_VERSION", "12000")];
+    alone(module_path!(), "an_older_driver_has_none", &older, |_| goes_without(&with(&[]), 3));
+}
+
+#[test]
+fn whatever_fails_all_ranks_do_without() {
+    alone(module_path!(), "whatever_fails_all_ranks_do_without", &DEVICES, |fake| {
+        let calls = [
+            ("cuMemGetAllocationGranularity", 2),
+            ("cuMulticastGetGranularity", 1),
+            ("cuMulticastCreate", 1),
+            ("cuMulticastAddDevice", 1),
+            ("cuMulticastAddDevice", 3),
+            ("cuMemCreate", 2),
+            ("cuMulticastBindMem", 1),
+            ("cuMulticastBindMem", 3),
+            ("cuMemAddressReserve", 1),
+            ("cuMemMap", 4),
+            ("cuMemSetAccess", 1),
+            ("cuMemSetAccess", 6),
+            ("cuModuleLoadData", 1),
+            ("cuLaunchKernelEx", 2),
+        ];
+        for (function, nth) in calls {
+            println!("{function}, call {nth}");
+            fake.fail(function, nth, 999);
+            goes_without(&with(&[]), 3);
+            assert_eq!(fake.failed(function), 1, "{function}");
+            fake.reset();
+            fake.assert_nothing_is_left(function);
+        }
+    });
+}
+
+#[test]
+fn processes_share_an_object() {
+    const NAME: &str = "processes_share_an_object";
+    alone(module_path!(), NAME, &DEVICES, |fake| {
+        let config = with(&[]);
+        let joins = |id: &UniqueId, rank| {
+            let comm = Communicator::init_rank(id, Rank(rank), 3, &config).unwrap();
+            let (ways, sent) = calls(&comm).unwrap();
+            assert!(ways == [Some("switch"); 3] && sent > 0, "rank {rank}: {ways:?}, {sent}");
+            comm.barrier().unwrap();
+        };
+        if let Ok(peer) = std::env::var(PEER) {
+            let (rank, id) = peer.split_once(':').unwrap();
+            return joins(&id.parse().unwrap(), rank.parse().unwrap());
+        }
+        let id = UniqueId::generate_local(&config).unwrap();
+        let peer = |rank: u32| {
+            let mut peer = Command::new(std::env::current_exe().unwrap());
+            let name = format!("device::switch::{NAME}");
+            peer.args(["--exact", &name, "--nocapture"]).env(PEER, format!("{rank}:{}", id.to_hex()));
+            peer.spawn().unwrap()
+        };
+        let peers = [peer(1), peer(2)];
+        joins(&id, 0);
+        for mut peer in peers {
+            assert!(peer.wait().unwrap().success());
+        }
+        fake.assert_nothing_is_left("processes");
+    });
+}
+
+const PEER: &str = "CCL_TEST_PEER_OF_SWITCH";
