@@ -14,6 +14,7 @@
 //! | `CCL_FAKE_MEMORY` | bytes of each device, at most 2³⁴ | 2³³ |
 //! | `CCL_FAKE_HANG_MS` | how long a kernel may make no progress | 20000 |
 //! | `CCL_FAKE_MAKING_WAITS` | 1: what makes or frees memory or loads code waits for all work of its device | 0 |
+//! | `CCL_FAKE_DEAF_DEVICE` | a device whose copy of multicast memory gets nothing | none |
 //! | `CCL_FAKE_SEED` | the seed of the emulator's orders | 1 |
 //! | `CCL_FAKE_NVRTC_VERSION` | what `nvrtcVersion` says, as `cuDriverGetVersion` would | 13000 |
 //! | `CCL_FAKE_NVRTC_MS` | how long a compilation takes | 0 |

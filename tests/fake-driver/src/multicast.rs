@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::code::*;
 use crate::ipc::Place;
 use crate::memory::Kind;
-use crate::state::{self, device};
+use crate::state::{self, device, setting};
 use crate::symbols::{In, Out};
 use crate::virtual_memory::{self, GRANULARITY, Physical};
 
@@ -127,7 +127,9 @@ pub(crate) fn windows() -> Vec<Window> {
         state.ranges.iter().filter_map(object).collect()
     });
     let window = |(base, bytes, object): (usize, usize, Arc<Physical>)| {
-        let copies = (0..MOST_DEVICES).filter_map(|device| copy_of(&object, device));
+        let deaf = setting("CCL_FAKE_DEAF_DEVICE", MOST_DEVICES);
+        let copies = (0..MOST_DEVICES).filter(|device| *device != deaf);
+        let copies = copies.filter_map(|device| copy_of(&object, device));
         Window { addresses: base..base + bytes, members: copies.collect() }
     };
     mapped.into_iter().map(window).collect()

@@ -142,6 +142,42 @@ fn whatever_fails_all_ranks_do_without() {
     });
 }
 
+/// The driver says that all is well, and one device gets nothing.
+#[test]
+fn what_does_not_arrive_is_found_before_it_is_used() {
+    let deaf = [DEVICES[0], ("CCL_FAKE_DEAF_DEVICE", "2")];
+    alone(module_path!(), "what_does_not_arrive_is_found_before_it_is_used", &deaf, |fake| {
+        goes_without(&with(&[]), 4);
+        assert_eq!(fake.calls("cuMulticastBindMem"), 4);
+    });
+}
+
+#[test]
+fn ranks_that_disagree_or_abort_hear_of_it() {
+    alone(module_path!(), "ranks_that_disagree_or_abort_hear_of_it", &DEVICES, |fake| {
+        let config = with(&[]);
+        let outcomes = local::try_run_with(&config, 3, |comm| {
+            let count = 100 + comm.rank().index() / 2;
+            comm.all_gather(&vec![1.0f32; count], &mut vec![0.0; 3 * count])
+        });
+        for outcome in outcomes.unwrap() {
+            let text = outcome.unwrap_err().to_string();
+            assert!(text.contains("100") && text.contains("101"), "{text}");
+        }
+        let outcomes = local::try_run_with(&config, 3, |comm| {
+            if comm.rank() == Rank(1) {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                comm.aborter().abort("the test is about this");
+                return Ok(());
+            }
+            comm.all_gather(&[1.0f32; 5000], &mut [0.0; 15_000])
+        });
+        let error = outcomes.unwrap().swap_remove(0).unwrap_err();
+        assert!(error.to_string().contains("the test is about this"), "{error}");
+        fake.assert_nothing_is_left("disagreement and an abort");
+    });
+}
+
 #[test]
 fn processes_share_an_object() {
     const NAME: &str = "processes_share_an_object";
