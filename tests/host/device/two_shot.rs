@@ -238,18 +238,24 @@ fn windows_used_locally_have_programs_interpreted() {
     .unwrap();
 }
 
+/// All between windows.
+fn thirty_calls(comm: &Communicator, rooms: &mut Rooms) -> Result<()> {
+    for turn in 0..10 {
+        for place in places(comm.rank()) {
+            agree(comm, rooms, SUM, 400 * turn + 7, place)?;
+        }
+    }
+    assert_eq!(comm.window_calls()?, 30);
+    Ok(())
+}
+
 #[test]
 fn processes_reduce_between_windows() {
     alone(module_path!(), "processes_reduce_between_windows", &[], |fake| {
         let config = settings(&[OWN[0], OWN[1], ("CCL_DEVICE", "local")]);
         in_processes((3, 1), &config, |comm| {
             let mut rooms = Rooms::new(&config, &comm)?;
-            for turn in 0..10 {
-                for place in places(comm.rank()) {
-                    agree(&comm, &mut rooms, SUM, 400 * turn + 7, place)?;
-                }
-            }
-            assert_eq!(comm.window_calls()?, 30);
+            thirty_calls(&comm, &mut rooms)?;
             if comm.rank() == Rank(2) {
                 rooms.windows[1] = None;
             }
@@ -269,12 +275,7 @@ fn threads_of_processes_reduce_between_windows() {
         let config = settings(&[OWN[0], OWN[1], ("CCL_DEVICE", "local")]);
         in_processes((2, 2), &config, |comm| {
             let mut rooms = Rooms::new(&config, &comm)?;
-            for turn in 0..10 {
-                for place in places(comm.rank()) {
-                    agree(&comm, &mut rooms, SUM, 400 * turn + 7, place)?;
-                }
-            }
-            assert_eq!(comm.window_calls()?, 30);
+            thirty_calls(&comm, &mut rooms)?;
             // A thread that frees first would wait for kernels of the other.
             comm.suspend()
         });

@@ -74,23 +74,30 @@ impl OneShot {
     }
 
     pub(super) fn args(&self, call: &Call, signals: &Signals, inbox_bytes: usize) -> SpecialArgs {
-        let Call { bound, tag, .. } = call;
         SpecialArgs {
             peers: self.peers.address(),
             epochs: self.epochs.address(),
-            abort: signals.abort_address(),
-            error: signals.error_address(),
-            input: bound.send.addr() as u64,
-            output: bound.recv.addr() as u64,
-            count: bound.count as u64,
-            scalar_bits: bound.reduce.scalar().to_bits(),
             inbox_bytes: inbox_bytes as u64,
-            rank: self.me.0,
-            n: self.n,
-            flags: finish_flags(bound.reduce.op()),
-            tag: *tag,
-            ..SpecialArgs::default()
+            ..args((self.me, self.n), call, signals)
         }
+    }
+}
+
+/// What every special kernel is told of a call.
+pub(super) fn args((me, n): (Rank, u32), call: &Call, signals: &Signals) -> SpecialArgs {
+    let Call { bound, tag, .. } = call;
+    SpecialArgs {
+        abort: signals.abort_address(),
+        error: signals.error_address(),
+        input: bound.send.addr() as u64,
+        output: bound.recv.addr() as u64,
+        count: bound.count as u64,
+        scalar_bits: bound.reduce.scalar().to_bits(),
+        rank: me.0,
+        n,
+        flags: finish_flags(bound.reduce.op()),
+        tag: *tag,
+        ..SpecialArgs::default()
     }
 }
 

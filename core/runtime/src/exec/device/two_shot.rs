@@ -9,14 +9,13 @@ use std::sync::{Arc, Weak};
 
 use ccl_cuda::{DeviceMemory, Stream};
 use ccl_kernels::layout::bytes_of;
-use ccl_kernels::shape::finish_flags;
 use ccl_kernels::special::{Special, SpecialArgs, SpecialServed};
 use ccl_plan::{Algorithm, Collective, Dtype, Rank};
 
 use super::engine::Call;
 use super::peers::Peers;
 use super::signals::Signals;
-use super::special::{MOST_THREADS, peers_table};
+use super::special::{MOST_THREADS, args, peers_table};
 use super::windows::{Mapped, Windows};
 use super::{Opened, failed};
 use crate::error::Result;
@@ -157,22 +156,11 @@ impl TwoShot {
     }
 
     pub(super) fn args(&self, call: &Call, places: &Places, signals: &Signals) -> SpecialArgs {
-        let Call { bound, tag, .. } = call;
         let mut args = SpecialArgs {
             peers: self.peers.address(),
             epochs: self.epochs.address(),
-            abort: signals.abort_address(),
-            error: signals.error_address(),
-            input: bound.send.addr() as u64,
-            output: bound.recv.addr() as u64,
             served: self.served.address(),
-            count: bound.count as u64,
-            scalar_bits: bound.reduce.scalar().to_bits(),
-            rank: self.me.0,
-            n: self.n,
-            flags: finish_flags(bound.reduce.op()),
-            tag: *tag,
-            ..SpecialArgs::default()
+            ..args((self.me, self.n), call, signals)
         };
         if let Some([send, recv]) = places
             && let (Some(input), Some(output)) = (self.table(send), self.table(recv))
