@@ -264,12 +264,13 @@ pub fn cost(
 
 /// From how many bytes on a message of a collective among `n` ranks is better read where the sender has it than copied
 /// into slots and out of them, if all of its messages can be; `None` if however long it is not. Measured: ADR 0029 and,
-/// since slots serve several receivers, 0032.
+/// since slots serve several receivers, 0032; on a newer processor 0075.
 pub const fn read_from_bytes(collective: Collective, n: u32) -> Option<u64> {
     match collective {
-        // Every rank sends and receives at the same time, and one copy is less work than two; but one to a slot is soon
-        // less work than each receiver's call into the kernel.
-        Collective::AllGather | Collective::AllGatherV if n > 3 => None,
+        // Every rank sends and receives at the same time, and one copy is less work than two; but one to a slot that
+        // serves many is less work than each receiver's call into the kernel.
+        Collective::AllGather | Collective::AllGatherV if n > 6 => None,
+        Collective::AllGather | Collective::AllGatherV if n > 3 => Some(128 << 10),
         // One peer's slots are fast enough, and what they bring is folded on the way.
         Collective::ReduceScatter
         | Collective::ReduceScatterV
@@ -281,10 +282,9 @@ pub const fn read_from_bytes(collective: Collective, n: u32) -> Option<u64> {
         }
         Collective::AllGather
         | Collective::AllGatherV
-        | Collective::AllToAll
-        | Collective::AllToAllV
         | Collective::ReduceScatter
         | Collective::ReduceScatterV => Some(32 << 10),
+        Collective::AllToAll | Collective::AllToAllV => Some(16 << 10),
         // So do many messages. Readers of a scatter work side by side, and the root not at all.
         Collective::Send | Collective::Recv | Collective::Scatter | Collective::ScatterV => Some(48 << 10),
         // Half of what an all-reduce would read was just written by another core, and goes to all others. Who only sends

@@ -23,7 +23,7 @@ use super::device::DeviceEngine;
 use super::host::{Operation, Poll, Reason, Stop, is_message};
 use super::plans::{Decision, Explained, Plans};
 use super::step::Bindings;
-use super::straight::{self, MOST_STRAIGHT_LANES};
+use super::straight::{self, MOST_STRAIGHT_LANES, Tries};
 use crate::control::Control;
 use crate::error::{Error, Fault, Result};
 use crate::memory::scratch::Scratch;
@@ -52,8 +52,8 @@ pub(crate) struct Engine {
     flight: Arc<Flight>,
     deadline: Duration,
     wait: WaitSettings,
-    /// Fruitless polls before a call that has the engine to itself goes to the queue to wait there.
-    direct_polls: u32,
+    /// How a call that has the engine to itself waits before it goes to the queue to wait there.
+    tries: Tries,
     bell: Bell,
     /// After the fabric, whose edges put down their ends before it closes.
     profile: Option<Box<Profile>>,
@@ -99,7 +99,7 @@ impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Result<Engine> {
         let wait = *parts.fabric.wait()?;
         Ok(Engine {
-            direct_polls: if wait.crowded() { 0 } else { DIRECT_POLLS },
+            tries: Tries::of(&wait),
             wait,
             bell: parts.fabric.bell()?.clone(),
             rank: parts.rank,
@@ -136,7 +136,7 @@ impl Engine {
 
     #[inline]
     fn run_through<const WATCHED: bool>(&mut self, request: &mut Request<'_>) -> Result<()> {
-        match self.begin::<WATCHED>(request, self.direct_polls)? {
+        match self.begin::<WATCHED>(request, self.tries)? {
             Poll::Done if self.queue.is_empty() && self.fabric.is_flushed() => Ok(()),
             _ => self.finish(),
         }
@@ -146,7 +146,7 @@ impl Engine {
     /// [`Engine::finish_group`] or [`Engine::land`]. `alone`: nothing but this call is left to do for the thread,
     /// once what is in the queue is done, so it may wait for it as [`Engine::run`] does.
     pub(crate) fn begin_one_of_many(&mut self, request: &mut Request<'_>, alone: bool) -> Result<()> {
-        let tries = if alone && self.queue.is_empty() { self.direct_polls } else { 0 };
+        let tries = if alone && self.queue.is_empty() { self.tries } else { Tries::NONE };
         if !self.attended {
             return self.begin::<false>(request, tries).map(|_| ());
         }
@@ -200,11 +200,11 @@ impl Engine {
 
     /// Begins a call.
     ///
-    /// A short call that need not wait for others goes straight, for up to `tries` fruitless rounds:
+    /// A short call that need not wait for others goes straight, for `tries` fruitless rounds at most:
     /// where peers are prompt it is over without ever being in the queue. Otherwise it goes on there
     /// from where it is.
     #[inline]
-    fn begin<const WATCHED: bool>(&mut self, request: &mut Request<'_>, tries: u32) -> Result<Poll> {
+    fn begin<const WATCHED: bool>(&mut self, request: &mut Request<'_>, tries: Tries) -> Result<Poll> {
         if self.failed.is_some() || request.blocks.is_some() {
             return self.submit(request, None).map(|()| Poll::Progress);
         }
@@ -736,8 +736,6 @@ const REGISTER: &str = "register";
 const SPARE_OPERATIONS: usize = 64;
 /// A clock reading costs about 25 ns; a pause costs about as much when spinning.
 const PAUSES_PER_CLOCK_READING: u32 = 64;
-/// At some 10 ns each longer than a prompt peer takes.
-const DIRECT_POLLS: u32 = 500;
 
 #[cfg(test)]
 thread_local! {

@@ -107,6 +107,16 @@ pub(super) const fn read_where_tried(collective: Collective, far: bool) -> Optio
     Some(from..=up_to)
 }
 
+/// Up to how many bytes of all ranks together messages of a collective are read by ranks that share cores, without a trial: what
+/// has left the caches is as fast to be copied twice, by both ends (ADR 0067). In an all-to-all each rank has many peers whose
+/// slots it would have to go through in turn, however long its blocks are (ADR 0075).
+pub(super) const fn most_read_bytes(collective: Collective) -> usize {
+    match collective {
+        Collective::AllToAll | Collective::AllToAllV => usize::MAX,
+        _ => 48 << 20,
+    }
+}
+
 /// Whether ranks send the same to several others, and the credit that this takes is known: a user's program may need
 /// all that there is.
 pub(super) fn may_share(plan: &Plan) -> bool {
@@ -150,5 +160,13 @@ mod tests {
         let broadcasts = [(false, 64 << 20), (true, 64 << 20), (true, 1 << 20), (true, 1 << 10)];
         let broadcasts = broadcasts.map(|(far, bytes)| reads(Collective::Broadcast, far, bytes));
         assert_eq!(broadcasts, [true, false, true, false]);
+    }
+
+    #[test]
+    fn where_cores_are_shared_only_all_to_alls_are_read_however_long() {
+        let read = |bytes| Collective::ALL.into_iter().filter(move |c| bytes <= most_read_bytes(*c));
+        assert_eq!(read(48 << 20).count(), Collective::ALL.len());
+        let of_any_length: Vec<_> = read(1 << 40).collect();
+        assert_eq!(of_any_length, [Collective::AllToAll, Collective::AllToAllV]);
     }
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::key::TagSeed;
 use self::key::{Key, signature};
-use super::lending::{Lendable, Lending, Lent, Sending, may_share, read_where_tried};
+use super::lending::{Lendable, Lending, Lent, Sending, may_share, most_read_bytes, read_where_tried};
 use super::mapped;
 use super::reduce::Reduction;
 use super::straight;
@@ -503,7 +503,7 @@ impl Plans {
         let all = share_bytes.checked_mul(self.n as usize).unwrap_or(0);
         let from = match self.cut.direct {
             Direct::Never => return None,
-            Direct::WhereFaster if all > MOST_READ_BYTES => return None,
+            Direct::WhereFaster if all > most_read_bytes(collective) => return None,
             Direct::Tried { .. } if all > MOST_READ_APART_BYTES => return None,
             Direct::WhereFaster => read_from_bytes(collective, self.n)? as usize,
             Direct::Tried { far } => {
@@ -769,10 +769,7 @@ const DIRECT_SCRATCH_BYTES: usize = 256 << 10;
 /// From so many bytes on a message is cut into pieces that fit slots, so that a sender with nothing else to do can
 /// copy instead of looking on. Shorter ones gain nothing by it.
 const LONG_MESSAGE_BYTES: usize = 2 << 20;
-/// What all ranks together send is read up to so much: what has left the caches is as fast to be copied twice, by both ends
-/// (ADR 0067). Of ranks that share cores,
-const MOST_READ_BYTES: usize = 48 << 20;
-/// and of those with a core each.
+/// What all ranks together send is read up to so much where each has a core and reading was tried (ADR 0067).
 const MOST_READ_APART_BYTES: usize = 96 << 20;
 /// Pieces of short messages, whose receiver begins early.
 const SHORT_PIECE_BYTES: usize = 8 << 10;

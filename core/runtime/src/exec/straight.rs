@@ -11,10 +11,43 @@ use super::step::{Bindings, LaneStep};
 use super::tape::{Handing, Kind, Tape};
 use crate::memory::scratch::Scratch;
 use crate::request::Bound;
-use crate::transport::Fabric;
+use crate::transport::{Fabric, WaitSettings};
 
 /// Lanes of the calls that may go straight.
 pub(super) const MOST_STRAIGHT_LANES: usize = 4;
+
+/// How often a call that goes straight looks again before it goes to the queue to wait there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tries {
+    left: u32,
+    /// Whether others may have the core before each further look.
+    yields: bool,
+}
+
+impl Tries {
+    /// One look.
+    pub(super) const NONE: Tries = Tries { left: 0, yields: false };
+
+    /// As many as a prompt peer needs.
+    pub(super) fn of(wait: &WaitSettings) -> Tries {
+        match wait.crowded() {
+            true => Tries { left: TURNS, yields: true },
+            false => Tries { left: POLLS, yields: false },
+        }
+    }
+
+    #[inline]
+    fn again(&mut self) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        if self.yields {
+            std::thread::yield_now();
+        }
+        true
+    }
+}
 
 /// Whether calls with this tape may go straight: short ones that lend nothing and meet nobody on the
 /// way.
@@ -37,7 +70,7 @@ pub(super) fn run(
     at: &mut [usize; MOST_STRAIGHT_LANES],
     fabric: &mut Fabric,
     scratch: &mut Scratch,
-    mut tries: u32,
+    mut tries: Tries,
 ) -> Result<bool, Stop> {
     let Some(tape) = &call.decision.tape else { return Ok(false) };
     let scratch_chunks = usize::from(call.decision.program.scratch_chunks);
@@ -79,10 +112,9 @@ pub(super) fn run(
             return Ok(true);
         }
         if !moved {
-            if tries == 0 {
+            if !tries.again() {
                 return Ok(false);
             }
-            tries -= 1;
             fabric.progress()?;
         }
     }
@@ -95,7 +127,7 @@ fn run_plain(
     at: &mut [usize],
     fabric: &mut Fabric,
     mut cells: impl FnMut(usize) -> *mut u8,
-    mut tries: u32,
+    mut tries: Tries,
 ) -> Result<bool, Stop> {
     loop {
         let (mut open, mut moved) = (false, false);
@@ -116,10 +148,9 @@ fn run_plain(
             return Ok(true);
         }
         if !moved {
-            if tries == 0 {
+            if !tries.again() {
                 return Ok(false);
             }
-            tries -= 1;
             fabric.progress()?;
         }
     }
@@ -131,5 +162,28 @@ pub(super) fn fits(bound: &Bound) -> bool {
     !stages_input(bound)
 }
 
+/// At some 10 ns each longer than a prompt peer takes.
+const POLLS: u32 = 500;
+/// Turns of the others on a core in which a prompt peer's message comes: 8 do for two ranks on each core (ADR 0076).
+const TURNS: u32 = 32;
 /// Longer steps outweigh what an operation costs, and may be lent by peers.
 const SHORT_BYTES: usize = 8 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_shares_a_core_gives_it_up_between_looks() {
+        let wait = WaitSettings::default();
+        let (apart, crowded) = (Tries::of(&wait), Tries::of(&wait.on_host(4, 2)));
+        assert_eq!((apart.left, apart.yields), (POLLS, false));
+        assert_eq!((crowded.left, crowded.yields), (TURNS, true));
+        for (mut tries, looks) in [(apart, POLLS), (crowded, TURNS), (Tries::NONE, 0)] {
+            assert_eq!(
+                std::iter::repeat_with(|| tries.again()).take_while(|again| *again).count(),
+                looks as usize
+            );
+        }
+    }
+}
