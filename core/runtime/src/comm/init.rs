@@ -185,6 +185,7 @@ impl Communicator {
         let room = match config.chunk_bytes() {
             None if roomy => Room::CoreForEach,
             None if !all.used && fabric.are_few_for_all()? => Room::FewOnFewer,
+            None if !all.used && cores > 0 => Room::Many,
             _ => Room::Other,
         };
         let cut = Cut { slot_bytes, chunk_bytes, room, direct, lends_on_the_way, mapped_bytes };

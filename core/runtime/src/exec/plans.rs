@@ -1,5 +1,6 @@
 //! The plan table: which program serves a call, checked once and kept.
 
+mod cut;
 mod key;
 
 use std::collections::HashMap;
@@ -8,12 +9,14 @@ use std::sync::Arc;
 use ccl_plan::cost::{Nodes, Rates, read_from_bytes};
 use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::program::Checked;
-use ccl_plan::select::{Advice, Advised, Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
+use ccl_plan::select::{Advice, Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
 use ccl_plan::verify::{Depth, verify};
 use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algorithms};
 
 use serde::{Deserialize, Serialize};
 
+use self::cut::GRAIN_BYTES;
+pub(crate) use self::cut::{Cut, Direct, Room};
 pub(super) use self::key::TagSeed;
 use self::key::{Key, signature};
 use super::lending::{Lendable, Lending, Lent, Sending, may_share, most_read_bytes, read_where_tried};
@@ -63,71 +66,6 @@ struct Known {
     shares: bool,
     /// The most chunks or blocks that one Move of any rank covers.
     widest: usize,
-}
-
-/// How data may be cut; the same on all ranks.
-#[derive(Clone, Copy)]
-pub(crate) struct Cut {
-    /// What a slot holds.
-    pub(crate) slot_bytes: usize,
-    /// Longer chunks are cut: copies of one rank then overlap with those of the next.
-    pub(crate) chunk_bytes: usize,
-    /// How much room ranks have, where that decides how a length is best cut.
-    pub(crate) room: Room,
-    /// Which messages are lent and read directly.
-    pub(crate) direct: Direct,
-    /// Whether every edge goes through a network and sends user memory from where it is.
-    pub(crate) lends_on_the_way: bool,
-    /// From so many bytes on calls look whether all buffers are mapped, if they may be; 0 never.
-    pub(crate) mapped_bytes: usize,
-}
-
-impl Cut {
-    /// Bytes to cut at: a tuner's wish, as far as slots and cache lines let it be had.
-    fn chunk_bytes_by(&self, advised: Option<Advised>) -> usize {
-        let wish = advised.map_or(0, |advised| advised.chunk_bytes);
-        let wish = wish.min(self.slot_bytes as u64) as usize;
-        if wish == 0 { self.chunk_bytes } else { (wish / GRAIN_BYTES).max(1) * GRAIN_BYTES }
-    }
-
-    /// Bytes to cut a share at if nobody wished for anything else.
-    fn piece_bytes(&self, collective: Collective, share_bytes: usize) -> usize {
-        let message = matches!(collective, Collective::Send | Collective::Recv);
-        let long = if flows_one_way(collective) { LONG_ONE_WAY_BYTES } else { LONG_SHARE_BYTES };
-        match self.room {
-            Room::CoreForEach if share_bytes >= long => LONG_PIECE_BYTES.min(self.slot_bytes),
-            Room::CoreForEach if message && share_bytes <= SHORT_MESSAGE_BYTES => {
-                SHORT_PIECE_BYTES.min(self.chunk_bytes)
-            }
-            Room::FewOnFewer => LONG_PIECE_BYTES.min(self.slot_bytes),
-            _ => self.chunk_bytes,
-        }
-    }
-}
-
-/// How much room the ranks of a host have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Room {
-    /// Few ranks go through memory, each with a core.
-    CoreForEach,
-    /// Few ranks go through memory, and share cores: each piece costs a turn of a core, and the slots of all still fit
-    /// the nearest caches.
-    FewOnFewer,
-    /// Anything else, or the user has said how to cut.
-    Other,
-}
-
-/// Which messages are lent and read directly, where all that the programs of a call send may be lent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Direct {
-    /// None: some rank cannot.
-    Never,
-    /// Those for which it is faster.
-    WhereFaster,
-    /// Those for which it is among few processes with a core each, where a trial said so; and whether by far.
-    Tried { far: bool },
-    /// All of so many bytes and more.
-    From(usize),
 }
 
 /// A program, how its data is cut, and everything else about a call but its buffers.
@@ -734,12 +672,6 @@ pub(crate) fn most_channels(config: &Config) -> u16 {
     config.max_nchannels().map_or(1, |channels| channels as u16)
 }
 
-/// Whether a rank either sends or receives in most of the call.
-fn flows_one_way(collective: Collective) -> bool {
-    use Collective::{Broadcast, Gather, Recv, Reduce, Scatter, Send};
-    matches!(collective, Broadcast | Reduce | Gather | Scatter | Send | Recv)
-}
-
 fn bound_is_whole(collective: Collective) -> bool {
     collective.input() == ccl_plan::Shape::Whole
 }
@@ -751,8 +683,6 @@ fn average_count(tables: &Tables<'_>) -> usize {
     counts.iter().sum::<usize>() / counts.len().max(1)
 }
 
-/// Chunk boundaries fall on cache lines of the user's buffer.
-const GRAIN_BYTES: usize = 64;
 /// Plans for more ranks are only checked one program at a time when they are first used: walking all
 /// of them takes longer than the first call should, and the tests prove the same algorithms.
 const MOST_RANKS_PROVEN: u32 = 16;
@@ -771,11 +701,3 @@ const DIRECT_SCRATCH_BYTES: usize = 256 << 10;
 const LONG_MESSAGE_BYTES: usize = 2 << 20;
 /// What all ranks together send is read up to so much where each has a core and reading was tried (ADR 0067).
 const MOST_READ_APART_BYTES: usize = 96 << 20;
-/// Pieces of short messages, whose receiver begins early.
-const SHORT_PIECE_BYTES: usize = 8 << 10;
-const SHORT_MESSAGE_BYTES: usize = 32 << 10;
-/// Pieces of long shares, where each costs less than what is gained by beginning earlier (ADR 0055).
-const LONG_PIECE_BYTES: usize = 64 << 10;
-const LONG_SHARE_BYTES: usize = 128 << 10;
-/// The same for what flows one way, and so is worth beginning early for longer.
-const LONG_ONE_WAY_BYTES: usize = 512 << 10;

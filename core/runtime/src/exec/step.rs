@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ccl_plan::cursor::Cursor;
 use ccl_plan::layout::Layout;
-use ccl_plan::{Channel, Rank};
+use ccl_plan::{Channel, Collective, Rank};
 
 use super::host::{Reason, RunState, Stop};
 use super::lending::Lending;
@@ -438,9 +438,11 @@ impl LaneStep<'_> {
         borrowed: &[Option<(EdgeIndex, Slot)>; 4],
     ) -> Result<bool, Stop> {
         if let ([Some((edge, slot))], true) = (&borrowed[..inputs.len()], entry.finish == Finish::NONE) {
-            // SAFETY: the first output has room for the step, and the others do as well and lie apart.
+            let room = self.room_for_message(outputs[0]);
+            // SAFETY: the first output has room for the step, and the others do as well and lie apart; a message's end is that of
+            // the buffer.
             unsafe {
-                if !self.fabric.receiver(*edge).fetch(slot, outputs[0])? {
+                if !self.fabric.receiver(*edge).fetch(slot, outputs[0], room)? {
                     self.waiting_for = entry.inputs().iter().find_map(|spot| match spot {
                         Spot::From(_, peer) => Some((*peer, entry.instruction)),
                         _ => None,
@@ -472,6 +474,14 @@ impl LaneStep<'_> {
             unsafe { self.call.decision.reduction.fold(pieces, targets, bytes / size, entry.finish) };
         }
         Ok(true)
+    }
+
+    /// Bytes from `output` to the end of the message that is received there; 0 if no message is.
+    fn room_for_message(&self, output: *mut u8) -> usize {
+        let bound = self.call.bound;
+        let bytes = bound.count * bound.dtype.size_bytes();
+        let end = if bound.collective == Collective::Recv { bound.recv.addr() + bytes } else { 0 };
+        end.saturating_sub(output.addr())
     }
 
     /// Where to read from.

@@ -160,7 +160,7 @@ impl Trial<'_> {
         let output = output.as_mut_ptr();
         if lent {
             // SAFETY: the target has so many bytes left and is this trial's own.
-            while !unsafe { edge.fetch(&slot, output)? } {}
+            while !unsafe { edge.fetch(&slot, output, slot.bytes)? } {}
         } else {
             // SAFETY: a slot that is not lent holds its bytes until it is released; the target is this trial's own.
             unsafe { copy(data.as_ptr(), &[output], bytes) };

@@ -280,7 +280,8 @@ impl ReceiveEdge {
     }
 
     /// Copies all of a lent slot to `to`; whether it is there. Ask again, with the same address, until
-    /// it is.
+    /// it is. Where the producer has lent, after it and behind it in its memory, more messages of the same tag, these may be copied in
+    /// the same go to where they belong if they lie at `to` as they do there, for `room` bytes from `to` on.
     ///
     /// What was copied counts only if [`ReceiveEdge::release`] succeeds.
     ///
@@ -288,12 +289,12 @@ impl ReceiveEdge {
     ///
     /// # Safety
     ///
-    /// `to` is valid for writes of the slot's bytes, and nobody else uses them until they are there or
+    /// `to` is valid for writes of the slot's bytes and of `room` bytes, and nobody else uses them until they are there or
     /// [`ReceiveEdge::withdraw`] was called.
-    pub(crate) unsafe fn fetch(&mut self, slot: &Slot, to: *mut u8) -> Result<bool> {
+    pub(crate) unsafe fn fetch(&mut self, slot: &Slot, to: *mut u8, room: usize) -> Result<bool> {
         match &mut self.0 {
             // SAFETY: the caller's contract.
-            ReceiveKind::Memory(edge) => unsafe { edge.fetch(slot, 0, to, slot.bytes) }.map(|()| true),
+            ReceiveKind::Memory(edge) => unsafe { edge.fetch(slot, to, room) }.map(|()| true),
             // SAFETY: the caller's contract.
             ReceiveKind::Net(edge) => unsafe { edge.fetch(to, slot.bytes) },
             ReceiveKind::Wrapped(_) => Err(Error::bug("this edge borrows nothing")),
@@ -316,7 +317,7 @@ impl ReceiveEdge {
     ) -> Result<()> {
         match &self.0 {
             // SAFETY: the caller's contract.
-            ReceiveKind::Memory(edge) => unsafe { edge.fetch(slot, from, to, bytes) },
+            ReceiveKind::Memory(edge) => unsafe { edge.fetch_piece(slot, from, to, bytes) },
             ReceiveKind::Net(_) | ReceiveKind::Wrapped(_) => Err(Error::bug("this edge lends no pieces")),
         }
     }

@@ -59,8 +59,20 @@ pub(crate) struct MemoryReceive {
     regions: Regions,
     /// Of the message last peeked.
     marks: u32,
+    /// Messages that were read together with an earlier one, and not yet fetched.
+    ahead: Ahead,
     /// Whether all slots are to be touched before the first is read.
     touches: bool,
+}
+
+/// Lent messages that have been read before they were asked for.
+#[derive(Clone, Copy, Default, Debug)]
+struct Ahead {
+    /// Messages below this one have.
+    until: u64,
+    /// Where the next one lay, and where it was read to.
+    from: u64,
+    to: usize,
 }
 
 impl MemorySend {
@@ -284,7 +296,17 @@ impl MemoryReceive {
     ) -> Result<MemoryReceive> {
         let place = Place::find(&own, source, channel, tag, turns)?;
         let consumer = Consumer::new(place.lines_count);
-        Ok(MemoryReceive { consumer, place, own, sender, lender, regions, marks: 0, touches: turns })
+        Ok(MemoryReceive {
+            consumer,
+            place,
+            own,
+            sender,
+            lender,
+            regions,
+            marks: 0,
+            ahead: Ahead::default(),
+            touches: turns,
+        })
     }
 
     /// See [`crate::transport::ReceiveEdge::peek`].
@@ -371,7 +393,61 @@ impl MemoryReceive {
     }
 
     /// See [`crate::transport::ReceiveEdge::fetch`].
-    pub(crate) unsafe fn fetch(&self, slot: &Slot, from: usize, to: *mut u8, bytes: usize) -> Result<()> {
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub(crate) unsafe fn fetch(&mut self, slot: &Slot, to: *mut u8, room: usize) -> Result<()> {
+        let from = slot.data.addr().get() as u64;
+        let known = self.ahead;
+        if self.consumer.next() >= known.until || (known.from, known.to) != (from, to.addr()) {
+            let (until, bytes) = self.run(slot, room.min(LONGEST_RUN_BYTES));
+            // SAFETY: the caller's contract, and no run is longer than the room there.
+            unsafe { self.fetch_piece(slot, 0, to, bytes)? };
+            self.ahead.until = until;
+        }
+        (self.ahead.from, self.ahead.to) = (from + slot.bytes as u64, to.addr() + slot.bytes);
+        Ok(())
+    }
+
+    /// The messages from the one that is to be fetched on which lie one behind the other, at most `room` bytes of them but always
+    /// that one: the first message behind them, and their bytes.
+    fn run(&self, slot: &Slot, room: usize) -> (u64, usize) {
+        let (mut line, mut marks) = (self.consumer.line(), self.marks);
+        let (mut messages, mut bytes) = (1, slot.bytes);
+        while bytes < room {
+            line = self.consumer.line_after(line, marks & TURNS != 0);
+            let next = self.place.line(line);
+            if !self.consumer.ready_after(messages, &next.sequence) {
+                break;
+            }
+            // Relaxed: ordered by the acquire load of the sequence word.
+            marks = next.marks.load(Ordering::Relaxed);
+            let [address, more] = self.said(line);
+            let lent =
+                marks & (IN_LINE | SHORT | LENT) == LENT && next.tag.load(Ordering::Relaxed) == slot.tag;
+            let behind = address == slot.data.addr().get() as u64 + bytes as u64;
+            if !(lent && behind && more <= (room - bytes) as u64) {
+                break;
+            }
+            messages += 1;
+            bytes += more as usize;
+        }
+        (self.consumer.next() + messages, bytes)
+    }
+
+    /// See [`crate::transport::ReceiveEdge::fetch_piece`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub(crate) unsafe fn fetch_piece(
+        &self,
+        slot: &Slot,
+        from: usize,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<()> {
         let lender =
             self.lender.ok_or_else(|| Error::bug("a slot is lent by a process that may not lend"))?;
         let address = slot.data.addr().get() as u64 + from as u64;
@@ -529,6 +605,8 @@ const TURNS: u32 = 1 << 28;
 /// The payload's bytes, unless lent.
 const BYTES: u32 = TURNS - 1;
 const NOTHING: isize = -1;
+/// No more is read in one go than a lane's turn allows: while a rank reads it lends nothing.
+const LONGEST_RUN_BYTES: usize = 256 << 10;
 /// Longest payloads that are asked for before they are there; longer ones take the longer for it.
 const ASKED_FOR_BYTES: usize = 512;
 /// Longest payloads in slots of which the next one's place is claimed: longer ones take as long either way.
@@ -553,10 +631,10 @@ mod tests {
         (send, MemoryReceive::new((into, Arc::default()), sender, 0, Channel(0), 0, false).unwrap(), from)
     }
 
-    fn fetched(receive: &MemoryReceive, slot: &Slot) -> Vec<u8> {
+    fn fetched(receive: &mut MemoryReceive, slot: &Slot) -> Vec<u8> {
         let mut found = vec![0; slot.bytes];
         // SAFETY: the vector is as long as asked.
-        unsafe { receive.fetch(slot, 0, found.as_mut_ptr(), slot.bytes) }.unwrap();
+        unsafe { receive.fetch(slot, found.as_mut_ptr(), slot.bytes) }.unwrap();
         found
     }
 
@@ -570,11 +648,53 @@ mod tests {
             send.lend(payload.as_ptr(), payload.len(), round).unwrap();
             let slot = receive.peek().unwrap().unwrap();
             assert_eq!((slot.lent, slot.bytes, slot.tag), (true, payload.len(), round));
-            assert_eq!(fetched(&receive, &slot), payload);
+            assert_eq!(fetched(&mut receive, &slot), payload);
             assert!(!send.all_released());
             receive.release().unwrap();
             assert!(send.all_released());
         }
+    }
+
+    /// Lends these ranges of `payload`, two at a time, and fetches them one after the other to where they lie in it, with this much
+    /// room; how many were not there before they were fetched.
+    fn reads(payload: &[u8], lent: &[(usize, usize, u32)], room: impl Fn(usize) -> usize) -> usize {
+        let (mut send, mut receive, _from) = edge();
+        let mut found = vec![0; payload.len()];
+        let mut reads = 0;
+        for two in lent.chunks(2) {
+            for (start, bytes, tag) in two {
+                send.acquire(0).unwrap().unwrap();
+                send.lend(payload[*start..].as_ptr(), *bytes, *tag).unwrap();
+            }
+            for (start, bytes, tag) in two {
+                let slot = receive.peek().unwrap().unwrap();
+                assert_eq!((slot.lent, slot.bytes, slot.tag), (true, *bytes, *tag));
+                reads += usize::from(found[*start..][..*bytes] != payload[*start..][..*bytes]);
+                // SAFETY: the vector is as long as the payload, and `room` is asked to keep to it.
+                unsafe { receive.fetch(&slot, found[*start..].as_mut_ptr(), room(*start)) }.unwrap();
+                assert_eq!(found[*start..][..*bytes], payload[*start..][..*bytes]);
+                receive.release().unwrap();
+            }
+        }
+        let outside =
+            |at: &usize| !lent.iter().any(|(start, bytes, _)| (*start..*start + *bytes).contains(at));
+        assert!((0..payload.len()).filter(outside).all(|at| found[at] == 0), "more was written than lent");
+        reads
+    }
+
+    #[test]
+    fn what_is_lent_piece_by_piece_is_read_in_one_go_as_far_as_there_is_room() {
+        let payload: Vec<u8> = (0..1000u32).map(|i| (i % 251 + 1) as u8).collect();
+        let two = [(0, 100, 7), (100, 100, 7)];
+        assert_eq!(reads(&payload, &two, |start| 200 - start), 1);
+        assert_eq!(reads(&payload, &two, |start| 1000 - start), 1);
+        assert_eq!(reads(&payload, &two, |start| 199 - start), 2);
+        assert_eq!(reads(&payload, &two, |_| 0), 2);
+        assert_eq!(reads(&payload, &[(0, 100, 7), (100, 100, 8)], |start| 200 - start), 2, "another message");
+        assert_eq!(reads(&payload, &[(0, 100, 7), (101, 100, 7)], |start| 500 - start), 2, "a gap");
+        assert_eq!(reads(&payload, &[(100, 100, 7), (0, 100, 7)], |start| 200 - start), 2, "back to front");
+        let six: Vec<_> = (0..6).map(|piece| (piece * 100, 100, 7)).collect();
+        assert_eq!(reads(&payload, &six, |start| 600 - start), 3, "over the end of the ring");
     }
 
     #[test]
@@ -584,7 +704,7 @@ mod tests {
         send.acquire(0).unwrap().unwrap();
         send.lend(payload.as_ptr(), payload.len(), 0).unwrap();
         let slot = receive.peek().unwrap().unwrap();
-        fetched(&receive, &slot);
+        fetched(&mut receive, &slot);
         from.withdraw();
         let error = receive.release().unwrap_err();
         assert!(error.cause().contains("gave up while its buffer was read"), "{error}");

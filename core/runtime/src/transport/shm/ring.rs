@@ -169,8 +169,27 @@ impl Consumer {
     /// Whether the line to read next is filled.
     #[inline]
     pub(super) fn ready(&self, sequence: &impl Word) -> bool {
-        // Acquire pairs with the store in `Producer::publish`: payload and tag are visible after.
-        sequence.load(Ordering::Acquire) == self.next + 1
+        self.ready_after(0, sequence)
+    }
+
+    /// Whether the line of the message `after` messages behind the one to read next is filled.
+    #[inline]
+    pub(super) fn ready_after(&self, after: u64, sequence: &impl Word) -> bool {
+        // Acquire pairs with the store in `Producer::publish`: payload and tag are visible after. The line is this side's
+        // until it has released all up to it.
+        sequence.load(Ordering::Acquire) == self.next + after + 1
+    }
+
+    /// The message to read next.
+    #[inline]
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The line of the message behind the one in `line`, which said whether that is line 0.
+    #[inline]
+    pub(super) fn line_after(&self, line: usize, turns: bool) -> usize {
+        if turns { 0 } else { following(line, self.lines) }
     }
 
     /// Gives the line back, which said whether the next message is in line 0.
@@ -179,7 +198,7 @@ impl Consumer {
         self.next += 1;
         // Release pairs with the load in `Producer::look`: we no longer read the line or its payload.
         head.store(self.next, Ordering::Release);
-        self.line = if turns { 0 } else { following(self.line, self.lines) };
+        self.line = self.line_after(self.line, turns);
     }
 }
 

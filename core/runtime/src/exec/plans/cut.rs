@@ -1,0 +1,135 @@
+//! How long calls are cut into pieces.
+
+use ccl_plan::Collective;
+use ccl_plan::select::Advised;
+
+/// How data may be cut; the same on all ranks.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut {
+    /// What a slot holds.
+    pub(crate) slot_bytes: usize,
+    /// Longer chunks are cut: copies of one rank then overlap with those of the next.
+    pub(crate) chunk_bytes: usize,
+    /// How much room ranks have, where that decides how a length is best cut.
+    pub(crate) room: Room,
+    /// Which messages are lent and read directly.
+    pub(crate) direct: Direct,
+    /// Whether every edge goes through a network and sends user memory from where it is.
+    pub(crate) lends_on_the_way: bool,
+    /// From so many bytes on calls look whether all buffers are mapped, if they may be; 0 never.
+    pub(crate) mapped_bytes: usize,
+}
+
+impl Cut {
+    /// Bytes to cut at: a tuner's wish, as far as slots and cache lines let it be had.
+    pub(super) fn chunk_bytes_by(&self, advised: Option<Advised>) -> usize {
+        let wish = advised.map_or(0, |advised| advised.chunk_bytes);
+        let wish = wish.min(self.slot_bytes as u64) as usize;
+        if wish == 0 { self.chunk_bytes } else { (wish / GRAIN_BYTES).max(1) * GRAIN_BYTES }
+    }
+
+    /// Bytes to cut a share at if nobody wished for anything else.
+    pub(super) fn piece_bytes(&self, collective: Collective, share_bytes: usize) -> usize {
+        let message = matches!(collective, Collective::Send | Collective::Recv);
+        let long = if flows_one_way(collective) { LONG_ONE_WAY_BYTES } else { LONG_SHARE_BYTES };
+        match self.room {
+            Room::CoreForEach if share_bytes >= long => LONG_PIECE_BYTES.min(self.slot_bytes),
+            Room::CoreForEach if message && share_bytes <= SHORT_MESSAGE_BYTES => {
+                SHORT_PIECE_BYTES.min(self.chunk_bytes)
+            }
+            Room::FewOnFewer => LONG_PIECE_BYTES.min(self.slot_bytes),
+            Room::Many if long_of_many(collective).is_some_and(|from| share_bytes >= from) => {
+                LONG_PIECE_BYTES.min(self.slot_bytes)
+            }
+            _ => self.chunk_bytes,
+        }
+    }
+}
+
+/// How much room the ranks of a host have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Room {
+    /// Few ranks go through memory, each with a core.
+    CoreForEach,
+    /// Few ranks go through memory, and share cores: each piece costs a turn of a core, and the slots of all still fit
+    /// the nearest caches.
+    FewOnFewer,
+    /// More than few ranks, all of one host, go through memory.
+    Many,
+    /// Anything else, or the user has said how to cut.
+    Other,
+}
+
+/// Which messages are lent and read directly, where all that the programs of a call send may be lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Direct {
+    /// None: some rank cannot.
+    Never,
+    /// Those for which it is faster.
+    WhereFaster,
+    /// Those for which it is among few processes with a core each, where a trial said so; and whether by far.
+    Tried { far: bool },
+    /// All of so many bytes and more.
+    From(usize),
+}
+
+/// From how many bytes on shares are cut into long pieces where many ranks go through memory; `None` if none are. Measured with
+/// 8 ranks on 2 cores: ADR 0077.
+fn long_of_many(collective: Collective) -> Option<usize> {
+    use Collective::{AllGather, AllGatherV, Broadcast, ReduceScatter, ReduceScatterV};
+    match collective {
+        Broadcast => Some(8 << 20),
+        AllGather | AllGatherV | ReduceScatter | ReduceScatterV => Some(1 << 20),
+        _ => None,
+    }
+}
+
+/// Whether a rank either sends or receives in most of the call.
+fn flows_one_way(collective: Collective) -> bool {
+    use Collective::{Broadcast, Gather, Recv, Reduce, Scatter, Send};
+    matches!(collective, Broadcast | Reduce | Gather | Scatter | Send | Recv)
+}
+
+/// Chunk boundaries fall on cache lines of the user's buffer.
+pub(super) const GRAIN_BYTES: usize = 64;
+/// Pieces of short messages, whose receiver begins early.
+const SHORT_PIECE_BYTES: usize = 8 << 10;
+const SHORT_MESSAGE_BYTES: usize = 32 << 10;
+/// Pieces of long shares, where each costs less than what is gained by beginning earlier (ADR 0055).
+const LONG_PIECE_BYTES: usize = 64 << 10;
+const LONG_SHARE_BYTES: usize = 128 << 10;
+/// The same for what flows one way, and so is worth beginning early for longer.
+const LONG_ONE_WAY_BYTES: usize = 512 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(room: Room, collective: Collective, share_bytes: usize) -> usize {
+        let (slot_bytes, chunk_bytes) = (64 << 10, 32 << 10);
+        let direct = Direct::Never;
+        let cut = Cut { slot_bytes, chunk_bytes, room, direct, lends_on_the_way: false, mapped_bytes: 0 };
+        cut.piece_bytes(collective, share_bytes)
+    }
+
+    #[test]
+    fn of_many_ranks_only_what_is_long_and_not_reduced_as_a_whole_is_in_long_pieces() {
+        let long = |collective, share| pieces(Room::Many, collective, share) == 64 << 10;
+        let of = |share| Collective::ALL.into_iter().filter(move |c| long(*c, share)).collect::<Vec<_>>();
+        use Collective::{AllGather, AllGatherV, Broadcast, ReduceScatter, ReduceScatterV};
+        assert_eq!(of(512 << 10), []);
+        let blocks = [AllGather, AllGatherV, ReduceScatter, ReduceScatterV];
+        assert!(blocks.iter().all(|collective| of(1 << 20).contains(collective)), "{:?}", of(1 << 20));
+        assert_eq!(of(1 << 20).len(), blocks.len());
+        assert!(of(8 << 20).contains(&Broadcast) && of(1 << 40).len() == blocks.len() + 1);
+    }
+
+    #[test]
+    fn few_ranks_take_long_pieces_and_a_short_message_short_ones() {
+        assert_eq!(pieces(Room::FewOnFewer, Collective::AllReduce, 1), 64 << 10);
+        assert_eq!(pieces(Room::CoreForEach, Collective::Send, 16 << 10), 8 << 10);
+        assert_eq!(pieces(Room::CoreForEach, Collective::AllReduce, 128 << 10), 64 << 10);
+        assert_eq!(pieces(Room::CoreForEach, Collective::Reduce, 128 << 10), 32 << 10);
+        assert_eq!(pieces(Room::Other, Collective::AllGather, 64 << 20), 32 << 10);
+    }
+}
