@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ccl_plan::cursor::Cursor;
 use ccl_plan::layout::Layout;
-use ccl_plan::{Channel, Collective, Rank};
+use ccl_plan::{Algorithm, Channel, Collective, Rank};
 
 use super::host::{Reason, RunState, Stop};
 use super::lending::Lending;
@@ -438,9 +438,9 @@ impl LaneStep<'_> {
         borrowed: &[Option<(EdgeIndex, Slot)>; 4],
     ) -> Result<bool, Stop> {
         if let ([Some((edge, slot))], true) = (&borrowed[..inputs.len()], entry.finish == Finish::NONE) {
-            let room = self.room_for_message(outputs[0]);
-            // SAFETY: the first output has room for the step, and the others do as well and lie apart; a message's end is that of
-            // the buffer.
+            let room = self.room_for_message(entry);
+            // SAFETY: the first output has room for the step, and the others do as well and lie apart; a message that is received
+            // fills its buffer to the end.
             unsafe {
                 if !self.fabric.receiver(*edge).fetch(slot, outputs[0], room)? {
                     self.waiting_for = entry.inputs().iter().find_map(|spot| match spot {
@@ -476,12 +476,18 @@ impl LaneStep<'_> {
         Ok(true)
     }
 
-    /// Bytes from `output` to the end of the message that is received there; 0 if no message is.
-    fn room_for_message(&self, output: *mut u8) -> usize {
-        let bound = self.call.bound;
-        let bytes = bound.count * bound.dtype.size_bytes();
-        let end = if bound.collective == Collective::Recv { bound.recv.addr() + bytes } else { 0 };
-        end.saturating_sub(output.addr())
+    /// Bytes from where this step leaves what it receives to the end of the message it is a piece of, if pieces lie there as at the
+    /// sender: in a receive of our own making, not in a user's program. 0 otherwise.
+    fn room_for_message(&self, entry: &Entry) -> usize {
+        let Bindings { bound, decision, .. } = self.call;
+        match *entry.outputs() {
+            [Spot::Recv(offset)]
+                if bound.collective == Collective::Recv && decision.algorithm == Algorithm::Direct =>
+            {
+                (bound.count * bound.dtype.size_bytes()).saturating_sub(offset)
+            }
+            _ => 0,
+        }
     }
 
     /// Where to read from.
