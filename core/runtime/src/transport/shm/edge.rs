@@ -605,7 +605,7 @@ const TURNS: u32 = 1 << 28;
 /// The payload's bytes, unless lent.
 const BYTES: u32 = TURNS - 1;
 const NOTHING: isize = -1;
-/// No more is read in one go than a lane's turn allows: while a rank reads it lends nothing.
+/// No more is read in one go than a lane moves in a turn (`TURN_BYTES` of `exec::step`): while a rank reads it lends nothing.
 const LONGEST_RUN_BYTES: usize = 256 << 10;
 /// Longest payloads that are asked for before they are there; longer ones take the longer for it.
 const ASKED_FOR_BYTES: usize = 512;
