@@ -39,6 +39,19 @@ static int planted(const char *name) {
   return chosen && !strcmp(chosen, name);
 }
 
+static void name_file(char *name, size_t bytes, int number) {
+  snprintf(name, bytes, "/tmp/ccl-planted-%d-%d", (int)getpid(), number);
+}
+
+/* What is planted must not outlive the test. */
+__attribute__((destructor)) static void remove_files(void) {
+  char name[64];
+  for (int number = 1; number <= inits; number++) {
+    name_file(name, sizeof name, number);
+    unlink(name);
+  }
+}
+
 static void *sleeper(void *none) {
   for (;;) pause();
   return none;
@@ -64,7 +77,7 @@ static int32_t init(const cclHost_v1_t *host, const cclProfilerComm_v1_t *comm, 
   if (planted("open_descriptor")) c->file = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (planted("open_file") || planted("empty_file")) {
     char name[64];
-    snprintf(name, sizeof name, "/tmp/ccl-planted-%d-%d", (int)getpid(), number);
+    name_file(name, sizeof name, number);
     c->file = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (planted("open_file") && write(c->file, "x", 1) != 1) abort();
   }
