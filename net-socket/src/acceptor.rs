@@ -13,6 +13,7 @@ use ccl_plugin::Error;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::config::Config;
+use crate::pacing;
 use crate::stream::Stream;
 use crate::wire::{HELLO_BYTES, Hello, Target};
 
@@ -27,6 +28,8 @@ pub(crate) struct Arrival {
 /// The port of one device.
 pub(crate) struct Port {
     socket: Socket,
+    /// Whether the system would pace its connections, which begin without.
+    may_pace: bool,
     address: SocketAddr,
     config: Config,
     strangers: VecDeque<Stranger>,
@@ -119,9 +122,10 @@ impl Port {
             .local_addr()
             .and_then(|address| address.as_socket().ok_or(io::ErrorKind::Unsupported.into()))
             .map_err(|error| Error::system("ask for the port that was given", &error))?;
-        let config = config.clone();
+        let (config, may_pace) = (config.clone(), pacing::turn_off(&socket));
         Ok(Port {
             socket,
+            may_pace,
             address,
             config,
             strangers: VecDeque::new(),
@@ -132,7 +136,7 @@ impl Port {
 
     fn admit(&mut self, socket: Socket, peer: Option<SocketAddr>, now: Instant) {
         let Some(peer) = peer else { return };
-        let Ok(stream) = Stream::accepted(socket, &self.config) else { return };
+        let Ok(stream) = Stream::accepted(socket, &self.config, self.may_pace) else { return };
         if self.strangers.len() == MAX_STRANGERS
             && let Some(oldest) = self.strangers.pop_front()
         {

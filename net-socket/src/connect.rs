@@ -2,13 +2,12 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use ccl_plugin::net::Connecting;
 use ccl_plugin::{Code, Error};
 
-use crate::check_aborted;
+use crate::Context;
 use crate::config::Config;
 use crate::send::SocketSend;
 use crate::stream::{Stream, connect_error};
@@ -23,7 +22,7 @@ pub struct SocketConnecting {
     to: SocketAddr,
     stripe_min_bytes: u64,
     deadline: Option<Instant>,
-    aborted: Arc<AtomicBool>,
+    context: Arc<Context>,
 }
 
 struct Lane {
@@ -40,7 +39,7 @@ impl SocketConnecting {
         target: &Target,
         connection: u64,
         config: &Config,
-        aborted: Arc<AtomicBool>,
+        context: Arc<Context>,
         now: Instant,
     ) -> Result<SocketConnecting, Error> {
         let dial = |lane| {
@@ -63,7 +62,7 @@ impl SocketConnecting {
             to: target.address,
             stripe_min_bytes: config.stripe_min_bytes,
             deadline: (!config.connect_timeout.is_zero()).then(|| now + config.connect_timeout),
-            aborted,
+            context,
         })
     }
 
@@ -121,11 +120,11 @@ impl Connecting for SocketConnecting {
     type SendComm = SocketSend;
 
     fn poll(&mut self) -> Result<Option<SocketSend>, Error> {
-        check_aborted(&self.aborted)?;
+        self.context.check()?;
         if !self.on_poll(Instant::now())? {
             return Ok(None);
         }
         let streams = self.lanes.drain(..).map(|lane| lane.stream).collect();
-        Ok(Some(SocketSend::new(streams, self.to, self.stripe_min_bytes, self.aborted.clone())))
+        Ok(Some(SocketSend::new(streams, self.to, self.stripe_min_bytes, self.context.clone())))
     }
 }

@@ -26,7 +26,9 @@ mod config;
 mod connect;
 mod interfaces;
 mod listen;
+mod pacing;
 mod recv;
+mod rest;
 mod send;
 mod slots;
 mod staging;
@@ -35,7 +37,7 @@ mod wire;
 
 use std::ffi::CStr;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -63,7 +65,17 @@ pub struct SocketNet {
     interfaces: Vec<Interface>,
     /// The port of each device, while any listener uses it.
     ports: Mutex<Vec<Weak<Mutex<Port>>>>,
-    aborted: Arc<AtomicBool>,
+    context: Arc<Context>,
+}
+
+/// What all that is opened in a context shares.
+#[derive(Debug, Default)]
+struct Context {
+    aborted: AtomicBool,
+    /// Messages written so far, around the end.
+    writes: AtomicU32,
+    /// And read.
+    reads: AtomicU32,
 }
 
 impl SocketNet {
@@ -100,7 +112,7 @@ impl Net for SocketNet {
             tracing::info!("device {index} is {} at {}", interface.name, interface.address.ip());
         }
         let ports = Mutex::new(interfaces.iter().map(|_| Weak::new()).collect());
-        Ok(SocketNet { config, interfaces, ports, aborted: Arc::default() })
+        Ok(SocketNet { config, interfaces, ports, context: Arc::default() })
     }
 
     fn devices(&self) -> Result<u32, Error> {
@@ -113,21 +125,21 @@ impl Net for SocketNet {
     }
 
     fn listen(&self, device: u32) -> Result<(Handle, SocketListener), Error> {
-        check_aborted(&self.aborted)?;
+        self.context.check()?;
         let port = self.port(device)?;
         let target =
             Target { address: lock(&port).address(), cookie: u64::from_le_bytes(random()?), key: random()? };
         lock(&port).open_door(&target);
-        Ok((target.to_handle(), SocketListener::new(port, target.cookie, self.aborted.clone())))
+        Ok((target.to_handle(), SocketListener::new(port, target.cookie, self.context.clone())))
     }
 
     fn connect(&self, device: u32, handle: &Handle) -> Result<SocketConnecting, Error> {
-        check_aborted(&self.aborted)?;
+        self.context.check()?;
         let from = self.address(device)?;
         let target = Target::from_handle(handle)
             .ok_or_else(|| Error::invalid("the handle is not one of the socket network"))?;
         let connection = u64::from_le_bytes(random()?);
-        SocketConnecting::start(from, &target, connection, &self.config, self.aborted.clone(), Instant::now())
+        SocketConnecting::start(from, &target, connection, &self.config, self.context.clone(), Instant::now())
     }
 
     fn turn_send(comm: &mut SocketSend) -> Result<SocketRecv, Error> {
@@ -140,17 +152,47 @@ impl Net for SocketNet {
 
     fn abort(&self) {
         // Relaxed: a flag alone, nothing is published with it.
-        self.aborted.store(true, Ordering::Relaxed);
+        self.context.aborted.store(true, Ordering::Relaxed);
     }
 }
 
-#[inline]
-fn check_aborted(aborted: &AtomicBool) -> Result<(), Error> {
-    // Relaxed: pairs with the store in `abort`, which publishes nothing else.
-    if aborted.load(Ordering::Relaxed) {
-        return Err(Error::new(Code::ABORTED, "the context was aborted"));
+impl Context {
+    #[inline]
+    fn check(&self) -> Result<(), Error> {
+        // Relaxed: pairs with the store in `abort`, which publishes nothing else.
+        if self.aborted.load(Ordering::Relaxed) {
+            return Err(Error::new(Code::ABORTED, "the context was aborted"));
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// A message was written.
+    #[inline]
+    fn count_write(&self) {
+        count(&self.writes);
+    }
+
+    #[inline]
+    fn writes(&self) -> u32 {
+        self.writes.load(Ordering::Relaxed)
+    }
+
+    /// A message was read.
+    #[inline]
+    fn count_read(&self) {
+        count(&self.reads);
+    }
+
+    #[inline]
+    fn reads(&self) -> u32 {
+        self.reads.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts one more. A hint, of no order with anything: two threads may count as one.
+#[inline]
+fn count(counter: &AtomicU32) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
 #[cold]

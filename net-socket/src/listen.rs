@@ -1,6 +1,5 @@
 //! A listener: one door of its device's port.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
 
@@ -11,18 +10,18 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::acceptor::{Arrival, Port};
 use crate::recv::SocketRecv;
 use crate::wire::{ANSWER, ANSWER_BYTES};
-use crate::{check_aborted, lock};
+use crate::{Context, lock};
 
 /// Accepts connections that know its cookie and key.
 pub struct SocketListener {
     port: Arc<Mutex<Port>>,
     cookie: u64,
-    aborted: Arc<AtomicBool>,
+    context: Arc<Context>,
 }
 
 impl SocketListener {
-    pub(crate) fn new(port: Arc<Mutex<Port>>, cookie: u64, aborted: Arc<AtomicBool>) -> SocketListener {
-        SocketListener { port, cookie, aborted }
+    pub(crate) fn new(port: Arc<Mutex<Port>>, cookie: u64, context: Arc<Context>) -> SocketListener {
+        SocketListener { port, cookie, context }
     }
 
     /// The next connection that is complete. Another thread at the port means: not yet.
@@ -45,12 +44,12 @@ impl Listener for SocketListener {
     type RecvComm = SocketRecv;
 
     fn accept(&mut self) -> Result<Option<SocketRecv>, Error> {
-        check_aborted(&self.aborted)?;
+        self.context.check()?;
         while let Some(Arrival { streams, peer, stripe_min_bytes }) = self.arrival()? {
             // The first bytes in an empty buffer always fit.
             match streams[0].write(&ANSWER) {
                 Ok(Some(ANSWER_BYTES)) => {
-                    return Ok(Some(SocketRecv::new(streams, peer, stripe_min_bytes, self.aborted.clone())));
+                    return Ok(Some(SocketRecv::new(streams, peer, stripe_min_bytes, self.context.clone())));
                 }
                 _ => tracing::warn!("{peer} went away before its connection was accepted"),
             }

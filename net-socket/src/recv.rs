@@ -10,18 +10,19 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use ccl_plugin::c::MAX_RECVS;
 use ccl_plugin::net::{RecvBuffer, RecvComm, Request};
 use ccl_plugin::{Code, Error};
 
+use crate::rest::Rest;
 use crate::send::SocketSend;
 use crate::slots::{SLOTS, Slots, request};
 use crate::staging::Staging;
 use crate::stream::{Piece, Stream, piece};
 use crate::wire::{HEADER_BYTES, Header, share};
-use crate::{check_aborted, turned_before};
+use crate::{Context, turned_before};
 
 /// The receiving end of a connection.
 pub struct SocketRecv {
@@ -34,13 +35,15 @@ pub struct SocketRecv {
     /// Whether the last message in the order of posting was so short that copying it is cheaper than
     /// reading to several places.
     is_short: bool,
+    /// Of the first socket, where a header is expected.
+    rest: Rest,
     /// Messages until acknowledgements are put off again.
     until_delay: u32,
     peer: SocketAddr,
     /// Whether the other direction was asked for, or it is one.
     turned: bool,
     failed: Option<Error>,
-    aborted: Arc<AtomicBool>,
+    context: Arc<Context>,
 }
 
 /// A posted buffer.
@@ -81,7 +84,7 @@ impl SocketRecv {
         streams: Vec<Stream>,
         peer: SocketAddr,
         stripe_min_bytes: u64,
-        aborted: Arc<AtomicBool>,
+        context: Arc<Context>,
     ) -> SocketRecv {
         let lane = |stream| Lane { stream, failed: false, parts: VecDeque::with_capacity(SLOTS) };
         SocketRecv {
@@ -91,11 +94,12 @@ impl SocketRecv {
             unmatched: VecDeque::with_capacity(SLOTS),
             stripe_min_bytes,
             is_short: true,
+            rest: Rest::default(),
             until_delay: 0,
             peer,
             turned: false,
             failed: None,
-            aborted,
+            context,
         }
     }
 
@@ -111,7 +115,7 @@ impl SocketRecv {
             return Err(turned_before());
         }
         let streams = self.lanes.iter().map(|lane| lane.stream.turned()).collect();
-        Ok(SocketSend::new(streams, self.peer, self.stripe_min_bytes, self.aborted.clone()).marked_turned())
+        Ok(SocketSend::new(streams, self.peer, self.stripe_min_bytes, self.context.clone()).marked_turned())
     }
 
     /// Takes in what has arrived.
@@ -214,16 +218,21 @@ impl SocketRecv {
     /// Reads a header, and its payload into the oldest buffer if it is worth guessing.
     fn read_guess(&mut self) -> Result<bool, Error> {
         let Some(first) = self.unmatched.front() else { return Ok(false) };
+        if self.rest.goes_on(Instant::now) {
+            return Ok(false);
+        }
         let Posted { data, capacity, tag, .. } = *self.slots.at(*first);
         if self.is_short {
             let room = self.staging.room(HEADER_BYTES + SHORT_BYTES);
             let read = self.read(0, &[room])?;
+            self.note_read(read);
             self.staging.grow(read);
             return Ok(read == room.iov_len);
         }
         let guess = self.first_share(capacity).min(GUESS_BYTES);
         let [head, tail] = self.staging.head_and_tail(HEADER_BYTES, TAIL_BYTES);
         let read = self.read(0, &[head, piece(data, guess), tail])?;
+        self.note_read(read);
         self.staging.grow(read.min(HEADER_BYTES));
         if read <= HEADER_BYTES {
             return Ok(false);
@@ -247,6 +256,15 @@ impl SocketRecv {
             self.arrived(0, in_place);
         }
         Ok(read == HEADER_BYTES + guess + tail.iov_len)
+    }
+
+    /// After a look for a header.
+    #[inline]
+    fn note_read(&mut self, bytes: usize) {
+        match bytes {
+            0 => self.rest.found_nothing(),
+            _ => self.rest.found(self.context.writes(), Instant::now),
+        }
     }
 
     /// Bytes of a message that come over the first socket.
@@ -298,7 +316,7 @@ impl SocketRecv {
     }
 
     fn check(&self) -> Result<(), Error> {
-        check_aborted(&self.aborted)?;
+        self.context.check()?;
         self.failed.as_ref().map_or(Ok(()), |error| Err(error.clone()))
     }
 
@@ -350,7 +368,7 @@ impl RecvComm for SocketRecv {
             return Err(Error::invalid("expected the request of a receive, found a buffer of a group"));
         }
         if !self.is_done(first, count) {
-            check_aborted(&self.aborted)?;
+            self.context.check()?;
             // What completes in spite of a failure is still reported.
             let progressed = self.progress();
             if !self.is_done(first, count) {
@@ -365,6 +383,7 @@ impl RecvComm for SocketRecv {
             *size = self.slots.at(sequence).bytes as u64;
             self.slots.free(sequence);
         }
+        self.context.count_read();
         if self.until_delay == 0 {
             self.lanes[0].stream.delay_acks();
             self.until_delay = MESSAGES_PER_DELAY;
@@ -408,7 +427,7 @@ const MAX_PIECES: usize = 16;
 mod tests {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use ccl_plugin::Settings;
     use ccl_plugin::net::Mr;
@@ -424,7 +443,7 @@ mod tests {
         peer.set_nodelay(true).unwrap();
         let (socket, address) = listener.accept().unwrap();
         let config = Config::parse(&Settings::default()).unwrap();
-        let stream = Stream::accepted(socket.into(), &config).unwrap();
+        let stream = Stream::accepted(socket.into(), &config, false).unwrap();
         (SocketRecv::new(vec![stream], address, u64::MAX, Arc::default()), peer)
     }
 

@@ -7,16 +7,16 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use ccl_plugin::Error;
 use ccl_plugin::net::{Request, SendBuffer, SendComm};
 
+use crate::pacing::Pacing;
 use crate::recv::SocketRecv;
 use crate::slots::{SLOTS, Slots, request};
 use crate::stream::{Piece, Stream, piece, total};
 use crate::wire::{HEADER_BYTES, Header, share};
-use crate::{check_aborted, turned_before};
+use crate::{Context, turned_before};
 
 /// The sending end of a connection.
 pub struct SocketSend {
@@ -29,7 +29,7 @@ pub struct SocketSend {
     /// Whether the other direction was asked for, or it is one.
     turned: bool,
     failed: Option<Error>,
-    aborted: Arc<AtomicBool>,
+    context: Arc<Context>,
 }
 
 /// Whether a message waits for the next one.
@@ -49,6 +49,7 @@ struct Pending {
 
 struct Lane {
     stream: Stream,
+    pacing: Pacing,
     queue: VecDeque<Part>,
 }
 
@@ -71,9 +72,12 @@ impl SocketSend {
         streams: Vec<Stream>,
         peer: SocketAddr,
         stripe_min_bytes: u64,
-        aborted: Arc<AtomicBool>,
+        context: Arc<Context>,
     ) -> SocketSend {
-        let lane = |stream| Lane { stream, queue: VecDeque::with_capacity(SLOTS) };
+        let lane = |stream: Stream| {
+            let pacing = stream.pacing();
+            Lane { stream, pacing, queue: VecDeque::with_capacity(SLOTS) }
+        };
         SocketSend {
             lanes: streams.into_iter().map(lane).collect(),
             slots: Slots::new(),
@@ -82,7 +86,7 @@ impl SocketSend {
             peer,
             turned: false,
             failed: None,
-            aborted,
+            context,
         }
     }
 
@@ -98,7 +102,7 @@ impl SocketSend {
             return Err(turned_before());
         }
         let streams = self.lanes.iter().map(|lane| lane.stream.turned()).collect();
-        Ok(SocketRecv::new(streams, self.peer, self.stripe_min_bytes, self.aborted.clone()).marked_turned())
+        Ok(SocketRecv::new(streams, self.peer, self.stripe_min_bytes, self.context.clone()).marked_turned())
     }
 
     /// Queues a message, and writes it unless it is `held` for the one after it.
@@ -108,6 +112,7 @@ impl SocketSend {
             self.progress()?;
             return Ok(None);
         }
+        self.context.count_write();
         let was_held = std::mem::replace(&mut self.is_held, held == Held::Yes);
         let header = Header { bytes: message.bytes as u64, tag: message.tag }.encode();
         let sequence = self.slots.take(Pending { header, lanes_left: 0 });
@@ -118,6 +123,8 @@ impl SocketSend {
             }
             let header_left = if lane == 0 { HEADER_BYTES } else { 0 };
             let data = message.data.wrapping_add(offset);
+            let Lane { stream, pacing, .. } = &mut self.lanes[lane];
+            stream.pace(pacing, bytes, self.context.reads());
             let was_empty = self.lanes[lane].queue.is_empty();
             self.lanes[lane].queue.push_back(Part { sequence, header_left, data, bytes });
             self.slots.at(sequence).lanes_left += 1;
@@ -145,7 +152,7 @@ impl SocketSend {
 
     /// One system call on one lane; whether the kernel took all it was offered.
     fn write_some(&mut self, lane: usize) -> Result<bool, Error> {
-        let Lane { stream, queue } = &mut self.lanes[lane];
+        let Lane { stream, queue, .. } = &mut self.lanes[lane];
         let mut pieces = [piece(std::ptr::null(), 0); MAX_PIECES];
         let mut count = 0;
         for part in queue.iter().take(MAX_PIECES / 2) {
@@ -179,7 +186,7 @@ impl SocketSend {
     }
 
     fn check(&self) -> Result<(), Error> {
-        check_aborted(&self.aborted)?;
+        self.context.check()?;
         self.failed.as_ref().map_or(Ok(()), |error| Err(error.clone()))
     }
 

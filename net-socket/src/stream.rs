@@ -14,10 +14,15 @@ use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::config::Config;
+use crate::pacing::{self, Pacing};
 
 /// A connected, or connecting, non-blocking socket. The two directions of a turned connection share
 /// it: one only writes, the other only reads.
-pub(crate) struct Stream(Arc<Socket>);
+pub(crate) struct Stream {
+    socket: Arc<Socket>,
+    /// Whether the system would pace it, and in vain.
+    may_pace: bool,
+}
 
 /// Memory for one system call. Only addresses: who makes the call answers for them.
 pub(crate) type Piece = libc::iovec;
@@ -34,7 +39,9 @@ impl Stream {
         let domain = if to.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
         let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))
             .map_err(|error| Error::system("make a socket", &error))?;
-        tune(&socket, config, stays_on_host(from, to));
+        let near = stays_on_host(from, to);
+        tune(&socket, config, near);
+        let may_pace = near && pacing::turn_off(&socket);
         if from.is_ipv4() == to.is_ipv4() {
             no_port_yet(&socket);
             socket
@@ -42,48 +49,63 @@ impl Stream {
                 .map_err(|error| Error::system(format_args!("bind to {}", from.ip()), &error))?;
         }
         match socket.connect(&to.into()) {
-            Ok(()) => Ok(Stream(Arc::new(socket))),
-            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(Stream(Arc::new(socket))),
-            Err(error) => Err(connect_error(&error, from, to)),
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
+                Err(connect_error(&error, from, to))
+            }
+            _ => Ok(Stream { socket: Arc::new(socket), may_pace }),
         }
     }
 
-    /// A socket that was accepted.
-    pub(crate) fn accepted(socket: Socket, config: &Config) -> io::Result<Stream> {
+    /// A socket that was accepted where pacing is off. `may_pace`: the system would have it on.
+    pub(crate) fn accepted(socket: Socket, config: &Config, may_pace: bool) -> io::Result<Stream> {
         socket.set_nonblocking(true)?;
         // A peer that is gone again has no address; that will be noticed.
         let end = |address: io::Result<SockAddr>| address.ok()?.as_socket();
         let ends = end(socket.local_addr()).zip(end(socket.peer_addr()));
         let near = ends.is_some_and(|(from, to)| stays_on_host(from, to));
         tune(&socket, config, near);
-        Ok(Stream(Arc::new(socket)))
+        if may_pace && !near {
+            pacing::turn_on(&socket);
+        }
+        Ok(Stream { socket: Arc::new(socket), may_pace: may_pace && near })
     }
 
     /// The same socket, for the other direction.
     pub(crate) fn turned(&self) -> Stream {
-        Stream(Arc::clone(&self.0))
+        Stream { socket: Arc::clone(&self.socket), may_pace: self.may_pace }
+    }
+
+    /// How its sending side is paced, from now on.
+    pub(crate) fn pacing(&self) -> Pacing {
+        Pacing::off(self.may_pace)
+    }
+
+    /// A message of so many bytes is about to be sent, after `reads` messages came from whomever.
+    #[inline]
+    pub(crate) fn pace(&self, pacing: &mut Pacing, bytes: usize, reads: u32) {
+        pacing.sends(bytes, reads, &self.socket);
     }
 
     /// What to poll.
     pub(crate) fn descriptor(&self) -> i32 {
-        self.0.as_raw_fd()
+        self.socket.as_raw_fd()
     }
 
     /// Nothing more will be written: the peer hears of it after all that was. Where nobody else has the
     /// socket, closing says as much.
     pub(crate) fn end_writing(&self) {
-        if Arc::strong_count(&self.0) > 1 {
+        if Arc::strong_count(&self.socket) > 1 {
             // A connection that is broken needs no end.
-            let _ = self.0.shutdown(Shutdown::Write);
+            let _ = self.socket.shutdown(Shutdown::Write);
         }
     }
 
     /// Whether the connection is made yet.
     pub(crate) fn is_connected(&self) -> io::Result<bool> {
-        if let Some(error) = self.0.take_error()? {
+        if let Some(error) = self.socket.take_error()? {
             return Err(error);
         }
-        match self.0.peer_addr() {
+        match self.socket.peer_addr() {
             Ok(_) => Ok(true),
             Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(false),
             Err(error) => Err(error),
@@ -92,19 +114,19 @@ impl Stream {
 
     /// Reads what is there; `None`: nothing yet; `Some(0)`: the peer closed.
     pub(crate) fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        not_yet(rustix::net::recv(&self.0, into, RecvFlags::empty()).map(|(_, bytes)| bytes))
+        not_yet(rustix::net::recv(&self.socket, into, RecvFlags::empty()).map(|(_, bytes)| bytes))
     }
 
     /// Writes what fits; `None`: nothing now.
     pub(crate) fn write(&self, from: &[u8]) -> io::Result<Option<usize>> {
-        not_yet(rustix::net::send(&self.0, from, SendFlags::NOSIGNAL))
+        not_yet(rustix::net::send(&self.socket, from, SendFlags::NOSIGNAL))
     }
 
     /// Lets acknowledgements wait for company: without this the kernel sends one for every short
     /// message as soon as it is read, where little travels the other way on this socket. The kernel
     /// forgets it after each pause of some 40 ms. A refusal costs speed only.
     pub(crate) fn delay_acks(&self) {
-        let _ = self.0.set_tcp_quickack(false);
+        let _ = self.socket.set_tcp_quickack(false);
     }
 
     /// Reads into several pieces with one call, as [`Stream::read`] does.
@@ -119,10 +141,12 @@ impl Stream {
             // SAFETY: the caller's promise; the kernel only writes.
             let into =
                 unsafe { slice::from_raw_parts_mut(only.iov_base.cast::<MaybeUninit<u8>>(), only.iov_len) };
-            return not_yet(rustix::net::recv(&self.0, into, RecvFlags::empty()).map(|(_, bytes)| bytes));
+            return not_yet(
+                rustix::net::recv(&self.socket, into, RecvFlags::empty()).map(|(_, bytes)| bytes),
+            );
         }
         // SAFETY: the caller's promise; the count is the slice's.
-        let read = unsafe { libc::readv(self.0.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32) };
+        let read = unsafe { libc::readv(self.socket.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32) };
         not_yet(usize::try_from(read).map_err(|_| last_error()))
     }
 
@@ -151,7 +175,7 @@ impl Stream {
         message.msg_iov = pieces.as_ptr().cast_mut();
         message.msg_iovlen = pieces.len() as _;
         // SAFETY: the caller's promise; `sendmsg` only reads the header and the pieces.
-        let wrote = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+        let wrote = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
         not_yet(usize::try_from(wrote).map_err(|_| last_error()))
     }
 }
@@ -264,8 +288,8 @@ mod tests {
         let sizes = |config: &Config| {
             let to = listener.local_addr().unwrap();
             let dialled = Stream::dial("127.0.0.1:0".parse().unwrap(), to, config).unwrap();
-            let accepted = Stream::accepted(listener.accept().unwrap().0.into(), config).unwrap();
-            [dialled, accepted].map(|stream| stream.0.send_buffer_size().unwrap())
+            let accepted = Stream::accepted(listener.accept().unwrap().0.into(), config, false).unwrap();
+            [dialled, accepted].map(|stream| stream.socket.send_buffer_size().unwrap())
         };
         let mut config = Config::parse(&ccl_plugin::Settings::default()).unwrap();
         // The kernel doubles what it is told.
