@@ -1,13 +1,41 @@
 //! Scopes: asynchronous calls whose buffers stay borrowed until they are complete.
 
+use std::marker::PhantomData;
+
 use super::Communicator;
 use crate::error::Result;
 use crate::request::Request;
 use crate::stream::Stream;
 
 /// Asynchronous calls on one communicator, begun by [`Communicator::scope`].
+///
+/// Buffers must outlive the scope, not only the closure that is given it:
+///
+/// ```compile_fail,E0597
+/// # ccl::local::run(2, |comm| {
+/// comm.scope(|scope| {
+///     let mut gone_too_early = vec![1.0f32; 1000];
+///     scope.start(ccl::Request::all_reduce_in_place(&mut gone_too_early, ccl::ReduceOp::Sum))
+/// })
+/// # }).unwrap();
+/// ```
+///
+/// and nobody else may use them meanwhile:
+///
+/// ```compile_fail,E0506
+/// # ccl::local::run(2, |comm| {
+/// let mut buffer = vec![1.0f32; 1000];
+/// comm.scope(|scope| {
+///     scope.start(ccl::Request::all_reduce_in_place(&mut buffer, ccl::ReduceOp::Sum))?;
+///     buffer[0] = 2.0;
+///     Ok(())
+/// })
+/// # }).unwrap();
+/// ```
 pub struct Scope<'env> {
     communicator: &'env Communicator,
+    /// Invariant: a closure that could take a shorter `'env` could give away what ends with it.
+    env: PhantomData<&'env mut &'env ()>,
 }
 
 impl<'env> Scope<'env> {
@@ -75,7 +103,7 @@ impl Communicator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn scope<'env, R>(&'env self, body: impl FnOnce(&Scope<'env>) -> Result<R>) -> Result<R> {
-        let scope = Scope { communicator: self };
+        let scope = Scope { communicator: self, env: PhantomData };
         let result = body(&scope)?;
         scope.wait()?;
         Ok(result)
