@@ -12,4 +12,5 @@ mod nodes;
 mod order;
 mod split;
 mod tuner;
+mod uneven;
 mod user;

@@ -18,7 +18,7 @@ use super::straight::MOST_STRAIGHT_LANES;
 use crate::error::Error;
 use crate::memory::scratch::Scratch;
 use crate::observe::profiler::Ticket;
-use crate::request::Bound;
+use crate::request::{Bound, extent};
 use crate::transport::{EdgeIndex, Fabric};
 
 /// One call being executed.
@@ -385,8 +385,7 @@ impl OwnedTables {
             return bound.count * n as usize * size;
         }
         let tables = self.borrow();
-        let ends = tables.send_counts.iter().zip(tables.send_offsets).map(|(count, offset)| count + offset);
-        ends.max().unwrap_or(0) * size
+        extent(tables.send_counts, tables.send_offsets).unwrap_or(0) * size
     }
 
     pub(super) fn borrow(&self) -> Tables<'_> {

@@ -210,7 +210,7 @@ impl Plans {
         let key = Key {
             collective: bound.collective,
             dtype: bound.dtype,
-            count: tables.map_or(bound.count, average_count),
+            count: tables.map_or(bound.count, |tables| average_count(bound.collective, tables)),
             root: bound.root,
             reduce_op: bound.reduce.op(),
             level: bound.reduce.level(),
@@ -294,7 +294,11 @@ impl Plans {
     /// What a decision is made of but for this rank's steps.
     fn shape(&mut self, key: &Key, uneven: bool) -> Result<Shape> {
         let (size, root) = (key.dtype.size_bytes(), key.root);
-        let bytes = self.bytes(key.collective, key.dtype, key.count);
+        // What follows from it must be the same on all ranks.
+        let bytes = match blocks_are_private(key.collective) {
+            true => (PRIVATE_BLOCK_BYTES * self.n as usize) as u64,
+            false => self.bytes(key.collective, key.dtype, key.count),
+        };
         let choice = self.selection_at(key.level)?.choose(key.collective, bytes);
         let mapped = self.mapped
             && self.n > 1
@@ -676,13 +680,22 @@ fn bound_is_whole(collective: Collective) -> bool {
     collective.input() == ccl_plan::Shape::Whole
 }
 
-/// What selection goes by when blocks differ: the same number on every rank only where every rank
-/// knows all blocks; elsewhere the collective has a single algorithm.
-fn average_count(tables: &Tables<'_>) -> usize {
-    let counts = if tables.recv_counts.is_empty() { tables.send_counts } else { tables.recv_counts };
-    counts.iter().sum::<usize>() / counts.len().max(1)
+/// The length of a block on average, as far as this rank knows: the same on every rank only where all know all blocks.
+fn average_count(collective: Collective, tables: &Tables<'_>) -> usize {
+    let counts = match collective {
+        Collective::ReduceScatterV | Collective::ScatterV => tables.send_counts,
+        _ => tables.recv_counts,
+    };
+    counts.iter().fold(0, |sum: usize, count| sum.saturating_add(*count)) / counts.len().max(1)
 }
 
+/// Whether a rank of such a call knows no blocks but those it sends or receives.
+fn blocks_are_private(collective: Collective) -> bool {
+    matches!(collective, Collective::AllToAllV | Collective::GatherV | Collective::ScatterV)
+}
+
+/// What a block is taken for in choices where not all ranks know how long it is.
+const PRIVATE_BLOCK_BYTES: usize = 64 << 10;
 /// Plans for more ranks are only checked one program at a time when they are first used: walking all
 /// of them takes longer than the first call should, and the tests prove the same algorithms.
 const MOST_RANKS_PROVEN: u32 = 16;

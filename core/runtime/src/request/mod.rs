@@ -58,7 +58,8 @@ pub enum Buffers<'a> {
 /// | gather_v | own entry | every block, at the root |
 /// | scatter_v | every block, at the root | own entry |
 ///
-/// A side that is used has n entries; one that is not may be empty.
+/// A side that is used has n entries; one that is not may be empty. Where both sides have an entry for this rank's own
+/// block (all_to_all_v, and the root of gather_v and scatter_v) they are equal. The offset of an empty block says nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Blocks<'a> {
     /// Elements of each block in the send buffer.
@@ -132,7 +133,9 @@ impl Request<'_> {
                 let base = buffer.as_mut_ptr();
                 let (send_offset, recv_offset) = self.in_place_offsets(rank);
                 // `check_length` found this rank's block to end within the buffer.
-                (base.wrapping_add(send_offset * size).cast_const(), base.wrapping_add(recv_offset * size))
+                // That of an empty block may be anything.
+                let at = |offset: usize| base.wrapping_add(offset.wrapping_mul(size));
+                (at(send_offset).cast_const(), at(recv_offset))
             }
         };
         Ok(Bound {
@@ -322,6 +325,26 @@ impl Request<'_> {
                 ));
             }
         }
+        self.check_own_block(rank, blocks)
+    }
+
+    /// What a rank sends to itself is as long as what it receives from itself.
+    fn check_own_block(&self, rank: Rank, blocks: &Blocks<'_>) -> Result<()> {
+        let keeps_own = match self.collective {
+            Collective::AllToAllV => true,
+            Collective::GatherV | Collective::ScatterV => rank == self.root,
+            _ => false,
+        };
+        let own = |counts: &[usize]| counts.get(rank.index()).copied().unwrap_or(0);
+        let (sent, received) = (own(blocks.send_counts), own(blocks.recv_counts));
+        if keeps_own && sent != received {
+            return Err(Error::usage(
+                format!(
+                    "expected equal counts for this rank's own block, found {sent} to send and {received} to receive"
+                ),
+                "give entry [rank] of send_counts and recv_counts the same value",
+            ));
+        }
         Ok(())
     }
 }
@@ -343,7 +366,7 @@ fn recv_side<'a>(collective: Collective, blocks: &Blocks<'a>) -> &'a [usize] {
 }
 
 /// The first element after every block; `None` on overflow.
-fn extent(counts: &[usize], offsets: &[usize]) -> Option<usize> {
+pub(crate) fn extent(counts: &[usize], offsets: &[usize]) -> Option<usize> {
     counts.iter().zip(offsets).try_fold(0, |end: usize, (count, offset)| {
         Some(if *count == 0 { end } else { end.max(offset.checked_add(*count)?) })
     })
