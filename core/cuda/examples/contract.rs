@@ -19,6 +19,7 @@ const CHECKS: &[Check] = &[
     ("allocation breaks a global capture", allocation_breaks_a_global_capture),
     ("what a graph keeps is destroyed", what_a_graph_keeps_is_destroyed),
     ("physical memory is mapped twice", physical_memory_is_mapped_twice),
+    ("pieces of physical memory are mapped one behind the other", pieces_are_mapped_one_behind_the_other),
     ("a handle is not opened where it was made", a_handle_is_not_opened_where_it_was_made),
 ];
 
@@ -153,6 +154,32 @@ fn physical_memory_is_mapped_twice(context: &Context) -> std::result::Result<(),
     unsafe {
         fill(&stream, first.address(), 9, bytes).map_err(text)?;
         copy(&stream, back.as_mut_ptr() as u64, second.address(), 16).map_err(text)?;
+    }
+    stream.synchronize().map_err(text)?;
+    equal(&back, &[9; 16])
+}
+
+/// What is known of an address in the second of two pieces, and whether a copy crosses where they meet.
+fn pieces_are_mapped_one_behind_the_other(context: &Context) -> std::result::Result<(), String> {
+    let (stream, device) = (stream(context)?, context.device());
+    let bytes = PhysicalMemory::granularity(device, Sharing::Descriptor).map_err(text)?;
+    let piece = |sharing| PhysicalMemory::new(device, bytes, sharing).map_err(text);
+    let pieces = [piece(Sharing::Descriptor)?, piece(Sharing::Private)?];
+    equal(&pieces[1].descriptor().is_err(), &true)?;
+    let mapping = Mapping::of_pieces(&pieces, &[device]).map_err(text)?;
+    let second = mapping.address() + bytes as u64;
+    let facts = |address| PointerFacts::of(context.driver(), address).map_err(text);
+    equal(&[facts(second - 1)?.sharing, facts(second)?.sharing], &[Sharing::Descriptor, Sharing::Private])?;
+    equal(&facts(second)?.ipc_capable, &false)?;
+    equal(&PointerFacts::range(context, second + 5).map_err(text)?, &(second, bytes))?;
+    equal(&PhysicalMemory::mapped(context, second, bytes).is_ok(), &true)?;
+    let plain = memory(context)?;
+    equal(&PhysicalMemory::behind(context, plain.address()).is_err(), &true)?;
+    let mut back = [0u8; 16];
+    // SAFETY: all ranges outlive the synchronisation.
+    unsafe {
+        fill(&stream, mapping.address(), 9, 2 * bytes).map_err(text)?;
+        copy(&stream, back.as_mut_ptr() as u64, second - 8, 16).map_err(text)?;
     }
     stream.synchronize().map_err(text)?;
     equal(&back, &[9; 16])

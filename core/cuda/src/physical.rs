@@ -7,7 +7,7 @@ use cudarc::driver::sys;
 
 use crate::context::{Context, report};
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::load::Driver;
 use crate::multicast::Multicast;
 
@@ -24,7 +24,8 @@ pub struct Mapping {
     driver: Driver,
     address: u64,
     bytes: usize,
-    mapped: bool,
+    /// How long what is mapped so far is, one piece behind the other.
+    pieces: Vec<usize>,
 }
 
 /// How physical memory can be shared.
@@ -63,6 +64,25 @@ pub(crate) struct Allocation {
     pub(crate) driver: Driver,
     pub(crate) handle: u64,
     pub(crate) bytes: usize,
+}
+
+impl Sharing {
+    /// Of a set of the driver's kinds, some of which are of other systems.
+    pub(crate) fn of(kinds: u64) -> Self {
+        let has = |kind: c_int| kinds & u64::from(kind.cast_unsigned()) != 0;
+        match (has(DESCRIPTOR), has(FABRIC)) {
+            (false, false) => Self::Private,
+            (true, false) => Self::Descriptor,
+            (false, true) => Self::Fabric,
+            (true, true) => Self::DescriptorOrFabric,
+        }
+    }
+
+    /// Whether posix file descriptors share it.
+    #[must_use]
+    pub fn by_descriptor(self) -> bool {
+        matches!(self, Self::Descriptor | Self::DescriptorOrFabric)
+    }
 }
 
 impl PhysicalMemory {
@@ -106,6 +126,15 @@ impl PhysicalMemory {
     /// The driver's, if nothing is mapped there.
     pub fn behind(context: &Context, address: u64) -> Result<Self> {
         let (_, bytes) = crate::pointer::PointerFacts::range(context, address)?;
+        Self::mapped(context, address, bytes)
+    }
+
+    /// [`PhysicalMemory::behind`] of `bytes`, where they are known.
+    ///
+    /// # Errors
+    ///
+    /// The driver's, if nothing is mapped at `address`, or no physical memory such as this.
+    pub fn mapped(context: &Context, address: u64, bytes: usize) -> Result<Self> {
         let (mut handle, driver) = (0, context.driver());
         // SAFETY: the driver looks the address up and stores one handle, which the value gives back once.
         context.within(|| unsafe {
@@ -173,7 +202,17 @@ impl Mapping {
     ///
     /// The driver's.
     pub fn new(memory: &PhysicalMemory, devices: &[&Device]) -> Result<Self> {
-        Self::of(&memory.allocation, devices)
+        Self::of(&[&memory.allocation], devices)
+    }
+
+    /// Maps all of these, one behind the other, for reading and writing by `devices`.
+    ///
+    /// # Errors
+    ///
+    /// The driver's; one of usage if there are none.
+    pub fn of_pieces(pieces: &[PhysicalMemory], devices: &[&Device]) -> Result<Self> {
+        let pieces: Vec<_> = pieces.iter().map(|memory| &memory.allocation).collect();
+        Self::of(&pieces, devices)
     }
 
     /// Maps all of a multicast object: what a device stores there, every member's memory gets.
@@ -182,21 +221,28 @@ impl Mapping {
     ///
     /// The driver's.
     pub fn of_multicast(multicast: &Multicast, devices: &[&Device]) -> Result<Self> {
-        Self::of(&multicast.allocation, devices)
+        Self::of(&[&multicast.allocation], devices)
     }
 
-    fn of(allocation: &Allocation, devices: &[&Device]) -> Result<Self> {
-        let (driver, bytes) = (&allocation.driver, allocation.bytes);
+    fn of(pieces: &[&Allocation], devices: &[&Device]) -> Result<Self> {
+        let Some(driver) = pieces.first().map(|first| &first.driver) else {
+            let what = "expected memory to map, found none; give some".to_owned();
+            return Err(Error::Usage { call: "cuMemMap", what });
+        };
+        let bytes = pieces.iter().map(|piece| piece.bytes).sum();
         let mut address = 0;
         // SAFETY: the driver stores one address, which the value gives back once.
         unsafe { driver.table.cuMemAddressReserve(&raw mut address, bytes, 0, 0, 0) }?;
-        let mut mapping = Self { driver: driver.clone(), address, bytes, mapped: false };
-        // SAFETY: the range was reserved above, the handle lives.
-        unsafe { driver.table.cuMemMap(address, bytes, 0, allocation.handle, 0) }?;
-        mapping.mapped = true;
+        let mut mapping = Self { driver: driver.clone(), address, bytes, pieces: Vec::new() };
         let access: Vec<_> = devices.iter().map(|device| access(device)).collect();
-        // SAFETY: the range is mapped; the driver reads as many descriptions as it is told of.
-        unsafe { driver.table.cuMemSetAccess(address, bytes, access.as_ptr(), access.len()) }?;
+        for Allocation { handle, bytes, .. } in pieces {
+            let at = address + mapping.pieces.iter().sum::<usize>() as u64;
+            // SAFETY: the range was reserved above and is not mapped yet, the handle lives.
+            unsafe { driver.table.cuMemMap(at, *bytes, 0, *handle, 0) }?;
+            mapping.pieces.push(*bytes);
+            // SAFETY: the range is mapped; the driver reads as many descriptions as it is told of.
+            unsafe { driver.table.cuMemSetAccess(at, *bytes, access.as_ptr(), access.len()) }?;
+        }
         Ok(mapping)
     }
 
@@ -226,15 +272,14 @@ impl Mapping {
         if address == 0 {
             return Ok(());
         }
-        let unmapped = if std::mem::take(&mut self.mapped) {
+        let (mut at, mut done) = (address, Ok(()));
+        for bytes in std::mem::take(&mut self.pieces) {
             // SAFETY: mapped once, unmapped once.
-            unsafe { self.driver.table.cuMemUnmap(address, self.bytes) }
-        } else {
-            Ok(())
-        };
+            done = done.and(unsafe { self.driver.table.cuMemUnmap(at, bytes) });
+            at += bytes as u64;
+        }
         // SAFETY: reserved once, given back once.
-        let freed = unsafe { self.driver.table.cuMemAddressFree(address, self.bytes) };
-        unmapped.and(freed)
+        done.and(unsafe { self.driver.table.cuMemAddressFree(address, self.bytes) })
     }
 }
 

@@ -7,6 +7,7 @@ use cudarc::driver::sys::CUpointer_attribute as Attribute;
 use crate::context::Context;
 use crate::error::Result;
 use crate::load::Driver;
+use crate::physical::Sharing;
 
 /// What an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +21,17 @@ pub struct PointerFacts {
     pub context: *mut c_void,
     /// Where devices find it; 0 if they do not.
     pub device_address: u64,
-    /// Where its allocation begins; 0 if the driver does not know it.
+    /// Where its allocation begins; 0 if the driver does not know it. Of mapped memory the reserved addresses count, of which
+    /// not all need be mapped ([`PointerFacts::range`]).
     pub base: u64,
-    /// How long its allocation is.
+    /// How long its allocation is; as above.
     pub bytes: usize,
     /// Whether it moves between host and devices by itself.
     pub is_managed: bool,
     /// Whether [`crate::IpcMemory`] can share it.
     pub ipc_capable: bool,
+    /// How the [`crate::PhysicalMemory`] behind it can be shared; not at all if there is none.
+    pub sharing: Sharing,
     /// A number that no other allocation of this process has.
     pub id: u64,
 }
@@ -68,7 +72,7 @@ impl PointerFacts {
         Ok(raw.facts())
     }
 
-    /// The allocation around `address`: where it begins and how long it is.
+    /// The allocation around `address`, or what is mapped there at once: where it begins and how long it is.
     ///
     /// # Errors
     ///
@@ -108,19 +112,30 @@ struct Raw {
     bytes: usize,
     managed: u32,
     ipc: u8,
+    kinds: u64,
     id: u64,
 }
 
 impl Default for Raw {
     fn default() -> Self {
-        let context = std::ptr::null_mut();
-        Self { kind: 0, device: -1, context, device_address: 0, base: 0, bytes: 0, managed: 0, ipc: 0, id: 0 }
+        Self {
+            kind: 0,
+            device: -1,
+            context: std::ptr::null_mut(),
+            device_address: 0,
+            base: 0,
+            bytes: 0,
+            managed: 0,
+            ipc: 0,
+            kinds: 0,
+            id: 0,
+        }
     }
 }
 
 impl Raw {
     /// The attributes to ask for, and where each answer goes.
-    fn questions(&mut self) -> ([c_int; 9], [*mut c_void; 9]) {
+    fn questions(&mut self) -> ([c_int; 10], [*mut c_void; 10]) {
         use Attribute as A;
 
         let attributes = [
@@ -132,6 +147,7 @@ impl Raw {
             A::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
             A::CU_POINTER_ATTRIBUTE_IS_MANAGED,
             A::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+            A::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
             A::CU_POINTER_ATTRIBUTE_BUFFER_ID,
         ];
         let values = [
@@ -143,6 +159,7 @@ impl Raw {
             (&raw mut self.bytes).cast(),
             (&raw mut self.managed).cast(),
             (&raw mut self.ipc).cast(),
+            (&raw mut self.kinds).cast(),
             (&raw mut self.id).cast(),
         ];
         (attributes.map(|attribute| attribute as c_int), values)
@@ -165,6 +182,7 @@ impl Raw {
             bytes: self.bytes,
             is_managed: self.managed != 0,
             ipc_capable: self.ipc != 0,
+            sharing: Sharing::of(self.kinds),
             id: self.id,
         }
     }

@@ -385,8 +385,36 @@ fn physical(context: &Context) -> Result<()> {
         assert_eq!(unsafe { *(twin.address() as *const u8) }, 3);
         twin.close()?;
     }
-    mapping.close()?;
-    memory.close()
+    let private = PhysicalMemory::new(device, bytes, Sharing::Private)?;
+    assert_eq!(private.descriptor().unwrap_err().call(), "cuMemExportToShareableHandle");
+    pieces(context, [memory, private])?;
+    mapping.close()
+}
+
+/// Two pieces under one range.
+fn pieces(context: &Context, pieces: [PhysicalMemory; 2]) -> Result<()> {
+    assert_eq!(Mapping::of_pieces(&[], &[context.device()]).unwrap_err().fault(), Fault::Usage);
+    let (each, stream) = (pieces[0].bytes(), Stream::new(context, 0)?);
+    let mapping = Mapping::of_pieces(&pieces, &[context.device()])?;
+    let second = mapping.address() + each as u64;
+    for (address, sharing) in [
+        (second - 1, Sharing::DescriptorOrFabric),
+        (second, Sharing::Private),
+        (second + 5, Sharing::Private),
+    ] {
+        let facts = PointerFacts::of(context.driver(), address)?;
+        assert_eq!((facts.base, facts.bytes), (mapping.address(), 2 * each), "what is reserved");
+        assert_eq!((facts.ipc_capable, facts.sharing, facts.kind), (false, sharing, PointerKind::Device));
+    }
+    assert_eq!(PointerFacts::range(context, second + 5)?, (second, each));
+    pieces.into_iter().try_for_each(PhysicalMemory::close)?;
+    // SAFETY: the mapping outlives the synchronisation.
+    unsafe { fill(&stream, second - 8, 7, 16) }?;
+    stream.synchronize()?;
+    // SAFETY: fake device memory is memory of the host.
+    let around = unsafe { std::slice::from_raw_parts((second - 8) as *const u8, 16) };
+    assert_eq!(around, [7; 16]);
+    mapping.close()
 }
 
 fn multicast(context: &Context) -> Result<()> {

@@ -99,7 +99,7 @@ pub(crate) fn launch_host_func(stream: usize, function: HostFunction, data: usiz
 }
 
 pub(crate) fn stream_write_value32(stream: usize, address: u64, value: u32, _flags: u32) -> Answer {
-    word(address, 4)?;
+    word(stream, address, 4)?;
     let work = move || {
         word32(address).store(value, Ordering::Release);
         Ok(())
@@ -108,7 +108,7 @@ pub(crate) fn stream_write_value32(stream: usize, address: u64, value: u32, _fla
 }
 
 pub(crate) fn stream_write_value64(stream: usize, address: u64, value: u64, _flags: u32) -> Answer {
-    word(address, 8)?;
+    word(stream, address, 8)?;
     let work = move || {
         word64(address).store(value, Ordering::Release);
         Ok(())
@@ -117,7 +117,7 @@ pub(crate) fn stream_write_value64(stream: usize, address: u64, value: u64, _fla
 }
 
 pub(crate) fn stream_wait_value32(stream: usize, address: u64, value: u32, flags: u32) -> Answer {
-    word(address, 4)?;
+    word(stream, address, 4)?;
     let work = move || {
         until(|| {
             let found = word32(address).load(Ordering::Acquire);
@@ -130,7 +130,7 @@ pub(crate) fn stream_wait_value32(stream: usize, address: u64, value: u32, flags
 }
 
 pub(crate) fn stream_wait_value64(stream: usize, address: u64, value: u64, flags: u32) -> Answer {
-    word(address, 8)?;
+    word(stream, address, 8)?;
     let work = move || {
         until(|| {
             let found = word64(address).load(Ordering::Acquire);
@@ -150,12 +150,13 @@ fn met(flags: u32, later: bool, equal: bool, common: bool) -> bool {
     }
 }
 
-fn word(address: u64, bytes: usize) -> Answer {
+fn word(stream: usize, address: u64, bytes: usize) -> Answer {
+    let device = stream::of(stream)?.device;
     let known = state::lock(|state| state.range(address).is_some());
     if !known || !address.is_multiple_of(bytes as u64) {
         return Err(INVALID_VALUE);
     }
-    check(&[(address, bytes)])
+    check(device, &[(address, bytes)])
 }
 
 fn word32<'a>(address: u64) -> &'a AtomicU32 {
@@ -188,8 +189,10 @@ pub(crate) fn launch_kernel_ex(
     if config.attribute(COOPERATIVE).is_some_and(|[on, ..]| on != 0) && grid > room as u32 {
         return Err(TOO_LARGE);
     }
-    let work = move || run(kernel, (grid, block), shared_bytes, &args);
-    stream::of(config.stream)?.submit("kernel", Arc::new(work))
+    let stream = stream::of(config.stream)?;
+    let device = stream.device;
+    let work = move || run((kernel, device), (grid, block), shared_bytes, &args);
+    stream.submit("kernel", Arc::new(work))
 }
 
 /// The bytes of the one argument, however they are given.
@@ -216,9 +219,14 @@ fn args(kernel: Kernel, arguments: usize, extra: usize) -> Answer<Vec<u8>> {
     Ok((0..bytes).map(|index| item(from, index)).collect())
 }
 
-fn run(kernel: Kernel, (grid, block): (u32, u32), shared_bytes: usize, args: &[u8]) -> Answer {
+fn run(
+    (kernel, device): (Kernel, usize),
+    (grid, block): (u32, u32),
+    shared_bytes: usize,
+    args: &[u8],
+) -> Answer {
     let kernel = match kernel {
-        Kernel::Own(own) => return run_own(own, args),
+        Kernel::Own(own) => return run_own((own, device), args),
         Kernel::Emulated(kernel) => kernel,
     };
     let hang_after = Duration::from_millis(setting("CCL_FAKE_HANG_MS", 20_000) as u64);
@@ -234,13 +242,13 @@ fn run(kernel: Kernel, (grid, block): (u32, u32), shared_bytes: usize, args: &[u
     })
 }
 
-fn run_own(own: Own, args: &[u8]) -> Answer {
+fn run_own((own, device): (Own, usize), args: &[u8]) -> Answer {
     let word = |index: usize| item::<u32>(args.as_ptr() as usize, index);
     let address: u64 = item(args.as_ptr() as usize, 0);
     match own {
         Own::Fill => {
             let (value, count) = (word(2), word(3) as usize);
-            check(&[(address, count * 4)]).map_err(|_| ILLEGAL_ADDRESS)?;
+            check(device, &[(address, count * 4)]).map_err(|_| ILLEGAL_ADDRESS)?;
             (0..count).for_each(|index| put(address as usize, index, value));
         }
         Own::Wait => until(|| word32(address).load(Ordering::Acquire) == word(2)),

@@ -24,7 +24,11 @@ pub(crate) enum Kind {
     Host,
     Registered,
     Ipc,
-    Mapped { physical: Arc<Physical>, is_accessible: bool },
+    /// With the devices that may use it.
+    Mapped {
+        physical: Arc<Physical>,
+        devices: Vec<usize>,
+    },
 }
 
 impl Kind {
@@ -55,12 +59,22 @@ impl State {
         self.ranges.insert(base, Range { bytes, kind, device, id: fresh() });
     }
 
-    /// Whether `bytes` at `address` can be read and written: in one known range, or ordinary memory of the host.
-    pub(crate) fn check(&self, address: u64, bytes: usize) -> Answer {
+    /// Whether a device can read and write `bytes` at `address`: in one known range, in mappings one behind the other, or
+    /// in ordinary memory of the host.
+    pub(crate) fn check(&self, device: usize, address: u64, bytes: usize) -> Answer {
         match self.range(address) {
-            Some((_, Range { kind: Kind::Mapped { is_accessible: false, .. }, .. })) => Err(INVALID_VALUE),
-            Some((_, Range { kind: Kind::Mapped { physical, .. }, .. })) if physical.members.is_some() => {
+            Some((_, Range { kind: Kind::Mapped { physical, devices: may }, .. }))
+                if physical.members.is_some() || !may.contains(&device) =>
+            {
                 Err(INVALID_VALUE)
+            }
+            Some((base, Range { kind: Kind::Mapped { .. }, bytes: length, .. }))
+                if address - base + bytes as u64 > *length as u64 =>
+            {
+                let next = base + *length as u64;
+                let rest = bytes - (next - address) as usize;
+                let goes_on = matches!(self.ranges.get(&next), Some(Range { kind: Kind::Mapped { .. }, .. }));
+                if goes_on { self.check(device, next, rest) } else { Err(INVALID_VALUE) }
             }
             Some((base, range)) if address - base + bytes as u64 <= range.bytes as u64 => Ok(()),
             Some((_, range)) if matches!(range.kind, Kind::Registered) => Ok(()),
@@ -73,8 +87,18 @@ impl State {
     }
 
     fn is_reserved(&self, address: u64) -> bool {
-        let before = self.reservations.range(..=address).next_back();
-        before.is_some_and(|(base, bytes)| address - base < *bytes as u64)
+        self.reservation(address).is_some()
+    }
+
+    /// The reserved addresses around this one: where they begin and how long they are.
+    fn reservation(&self, address: u64) -> Option<(u64, usize)> {
+        let (&base, &bytes) = self.reservations.range(..=address).next_back()?;
+        (address - base < bytes as u64).then_some((base, bytes))
+    }
+
+    /// Whether anything is mapped between `bytes` reserved addresses.
+    pub(crate) fn is_mapped(&self, address: u64, bytes: usize) -> bool {
+        self.range(address).is_some() || self.ranges.range(address..address + bytes as u64).next().is_some()
     }
 }
 
@@ -113,9 +137,10 @@ pub(crate) fn mem_info(free: Out<usize>, total: Out<usize>) -> Answer {
 
 pub(crate) fn memcpy_async(to: u64, from: u64, bytes: usize, stream: usize) -> Answer {
     let stream = stream::of(stream)?;
-    check(&[(to, bytes), (from, bytes)])?;
+    let device = stream.device;
+    check(device, &[(to, bytes), (from, bytes)])?;
     let work = move || {
-        check(&[(to, bytes), (from, bytes)]).map_err(|_| ILLEGAL_ADDRESS)?;
+        check(device, &[(to, bytes), (from, bytes)]).map_err(|_| ILLEGAL_ADDRESS)?;
         // SAFETY: both ranges were checked above; ordinary host memory the caller keeps valid.
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
         Ok(())
@@ -125,9 +150,10 @@ pub(crate) fn memcpy_async(to: u64, from: u64, bytes: usize, stream: usize) -> A
 
 pub(crate) fn memset_bytes_async(address: u64, value: u8, bytes: usize, stream: usize) -> Answer {
     let stream = stream::of(stream)?;
-    check(&[(address, bytes)])?;
+    let device = stream.device;
+    check(device, &[(address, bytes)])?;
     let work = move || {
-        check(&[(address, bytes)]).map_err(|_| ILLEGAL_ADDRESS)?;
+        check(device, &[(address, bytes)]).map_err(|_| ILLEGAL_ADDRESS)?;
         // SAFETY: the range was checked above.
         unsafe { std::ptr::write_bytes(address as *mut u8, value, bytes) };
         Ok(())
@@ -140,9 +166,10 @@ pub(crate) fn memset_words_async(address: u64, value: u32, count: usize, stream:
     if !address.is_multiple_of(4) {
         return Err(INVALID_VALUE);
     }
-    check(&[(address, count * 4)])?;
+    let device = stream.device;
+    check(device, &[(address, count * 4)])?;
     let work = move || {
-        check(&[(address, count * 4)]).map_err(|_| ILLEGAL_ADDRESS)?;
+        check(device, &[(address, count * 4)]).map_err(|_| ILLEGAL_ADDRESS)?;
         (0..count).for_each(|index| put(address as usize, index, value));
         Ok(())
     };
@@ -162,15 +189,23 @@ pub(crate) fn mem_address_range(base: Out<u64>, bytes: Out<usize>, address: u64)
 pub(crate) fn pointer_attributes(count: u32, attributes: usize, values: usize, address: u64) -> Answer {
     state::lock(|state| {
         let found = state.range(address);
+        // Of what is mapped it is the reservation that counts; `cuMemGetAddressRange` says what is mapped.
+        let whole = match found {
+            Some((_, Range { kind: Kind::Mapped { .. }, .. })) => state.reservation(address),
+            other => other.map(|(base, range)| (base, range.bytes)),
+        };
         for index in 0..count as usize {
-            answer(found, address, item(attributes, index), item(values, index))?;
+            answer((found, whole), address, item(attributes, index), item(values, index))?;
         }
         Ok(())
     })
 }
 
+/// The range around an address, and what counts as its allocation: where it begins and how long it is.
+type Found<'a> = (Option<(u64, &'a Range)>, Option<(u64, usize)>);
+
 /// One attribute; for addresses that are not known it is nothing, and no error.
-fn answer(found: Option<(u64, &Range)>, address: u64, attribute: i32, place: usize) -> Answer {
+fn answer((found, whole): Found<'_>, address: u64, attribute: i32, place: usize) -> Answer {
     let host = found.is_some_and(|(_, range)| range.kind.is_host());
     match attribute {
         1 => put(
@@ -185,11 +220,20 @@ fn answer(found: Option<(u64, &Range)>, address: u64, attribute: i32, place: usi
         8 => put(place, 0, 0u32),
         9 => put(place, 0, found.map_or(-2i32, |(_, range)| range.device as i32)),
         10 => put(place, 0, u8::from(found.is_some_and(|(_, range)| matches!(range.kind, Kind::Device)))),
-        11 => put(place, 0, found.map_or(0, |(base, _)| base)),
-        12 => put(place, 0, found.map_or(0, |(_, range)| range.bytes)),
+        11 => put(place, 0, whole.map_or(0, |(base, _)| base)),
+        12 => put(place, 0, whole.map_or(0, |(_, bytes)| bytes)),
+        14 => put(place, 0, found.map_or(0u64, |(_, range)| kinds(range))),
         _ => return Err(INVALID_VALUE),
     }
     Ok(())
+}
+
+/// How a range's physical memory can be shared: a set of the driver's kinds.
+fn kinds(range: &Range) -> u64 {
+    match &range.kind {
+        Kind::Mapped { physical, .. } => u64::from(physical.kinds.cast_unsigned()),
+        _ => 0,
+    }
 }
 
 /// Whether a range belongs to a context.
@@ -211,7 +255,7 @@ pub(crate) fn mem_handle_for_address_range(
     flags: u64,
 ) -> Answer {
     let device = current()?;
-    check(&[(address, bytes)])?;
+    check(device, &[(address, bytes)])?;
     if kind != DMA_BUF || flags != 0 || !address.is_multiple_of(4096) || !bytes.is_multiple_of(4096) {
         return Err(INVALID_VALUE);
     }
@@ -220,9 +264,9 @@ pub(crate) fn mem_handle_for_address_range(
     Ok(())
 }
 
-/// Whether all of these can be read and written.
-pub(crate) fn check(ranges: &[(u64, usize)]) -> Answer {
-    state::lock(|state| ranges.iter().try_for_each(|(address, bytes)| state.check(*address, *bytes)))
+/// Whether a device can read and write all of these.
+pub(crate) fn check(device: usize, ranges: &[(u64, usize)]) -> Answer {
+    state::lock(|state| ranges.iter().try_for_each(|(address, bytes)| state.check(device, *address, *bytes)))
 }
 
 const SYNC_MEMOPS: i32 = 6;

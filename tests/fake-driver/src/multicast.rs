@@ -119,7 +119,7 @@ pub(crate) fn multicast_granularity(bytes: Out<usize>, properties: In<Properties
 pub(crate) fn windows() -> Vec<Window> {
     let mapped: Vec<_> = state::lock(|state| {
         let object = |(base, range): (&u64, &crate::memory::Range)| match &range.kind {
-            Kind::Mapped { physical, is_accessible: true } if physical.members.is_some() => {
+            Kind::Mapped { physical, devices } if physical.members.is_some() && !devices.is_empty() => {
                 Some((*base as usize, range.bytes, Arc::clone(physical)))
             }
             _ => None,

@@ -18,7 +18,7 @@ pub(crate) struct Physical {
     pub(crate) bytes: usize,
     pub(crate) device: usize,
     /// How it may be shared: a set of the driver's kinds.
-    kinds: i32,
+    pub(crate) kinds: i32,
     /// Of a multicast object.
     pub(crate) members: Option<Mutex<crate::multicast::Members>>,
 }
@@ -143,8 +143,7 @@ pub(crate) fn mem_address_reserve(
 
 pub(crate) fn mem_address_free(address: u64, bytes: usize) -> Answer {
     state::lock(|state| {
-        let is_mapped = state.ranges.range(address..address + bytes as u64).next().is_some();
-        if is_mapped || state.reservations.get(&address) != Some(&bytes) {
+        if state.is_mapped(address, bytes) || state.reservations.get(&address) != Some(&bytes) {
             return Err(INVALID_VALUE);
         }
         state.reservations.remove(&address);
@@ -158,8 +157,13 @@ pub(crate) fn mem_map(address: u64, bytes: usize, offset: usize, handle: u64, fl
     let physical = of(handle)?;
     state::lock(|state| {
         let before = state.reservations.range(..=address).next_back();
-        let fits = before.is_some_and(|(base, length)| address - base + bytes as u64 <= *length as u64);
-        if !fits || flags != 0 || offset + bytes > physical.bytes || state.range(address).is_some() {
+        let fits = before.is_some_and(|(base, length)| {
+            (address - base).is_multiple_of(GRANULARITY as u64)
+                && address - base + bytes as u64 <= *length as u64
+        });
+        let is_whole = bytes > 0 && bytes.is_multiple_of(GRANULARITY) && bytes <= physical.bytes;
+        // Drivers take no other offset yet.
+        if !fits || !is_whole || (flags, offset) != (0, 0) || state.is_mapped(address, bytes) {
             return Err(INVALID_VALUE);
         }
         let place = MapFlags::SHARED | MapFlags::FIXED;
@@ -170,7 +174,7 @@ pub(crate) fn mem_map(address: u64, bytes: usize, offset: usize, handle: u64, fl
         };
         mapped.map_err(|_| MAP_FAILED)?;
         let device = physical.device;
-        state.insert(address, bytes, Kind::Mapped { physical, is_accessible: false }, device);
+        state.insert(address, bytes, Kind::Mapped { physical, devices: Vec::new() }, device);
         Ok(())
     })
 }
@@ -193,29 +197,43 @@ pub(crate) fn mem_unmap(address: u64, bytes: usize) -> Answer {
     })
 }
 
+/// Of one mapping, or of several that lie one behind the other.
 pub(crate) fn mem_set_access(address: u64, bytes: usize, access: usize, count: usize) -> Answer {
+    let mut given = Vec::new();
     for index in 0..count {
         let access: Access = item(access, index);
         device(access.location)?;
         if access.location_kind != DEVICE || access.flags != READ_WRITE {
             return Err(INVALID_VALUE);
         }
+        given.push(access.location as usize);
     }
     state::lock(|state| {
-        let Some(Range { kind: Kind::Mapped { physical, is_accessible }, .. }) =
-            state.ranges.get_mut(&address)
-        else {
-            return Err(INVALID_VALUE);
-        };
-        *is_accessible = count > 0;
-        if physical.members.is_some() {
-            // Kernels store there in a way of their own.
-            return Ok(());
+        let (mut at, end) = (address, address + bytes as u64);
+        while at < end {
+            match state.ranges.get(&at) {
+                Some(Range { kind: Kind::Mapped { .. }, bytes, .. }) => at += *bytes as u64,
+                _ => return Err(INVALID_VALUE),
+            }
         }
-        let flags = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the range was mapped by `mem_map`.
-        unsafe { rustix::mm::mprotect(address as *mut _, bytes, flags) }.map_err(|_| OPERATING_SYSTEM)
+        if at != end || given.is_empty() {
+            return Err(INVALID_VALUE);
+        }
+        state.ranges.range_mut(address..end).try_for_each(|(base, range)| give(*base, range, &given))
     })
+}
+
+/// Lets devices use a mapping.
+fn give(base: u64, range: &mut Range, given: &[usize]) -> Answer {
+    let Kind::Mapped { physical, devices } = &mut range.kind else { return Err(INVALID_VALUE) };
+    devices.extend(given);
+    if physical.members.is_some() {
+        // Kernels store there in a way of their own.
+        return Ok(());
+    }
+    let flags = MprotectFlags::READ | MprotectFlags::WRITE;
+    // SAFETY: the range was mapped by `mem_map`.
+    unsafe { rustix::mm::mprotect(base as *mut _, range.bytes, flags) }.map_err(|_| OPERATING_SYSTEM)
 }
 
 pub(crate) fn mem_retain_allocation_handle(handle: Out<u64>, address: usize) -> Answer {
