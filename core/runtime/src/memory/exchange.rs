@@ -110,7 +110,7 @@ impl<'a> Exchange<'a> {
             let delivery = match (self.mailbox, peer.neighbour.mailbox) {
                 (Some(mailbox), Some(name)) => {
                     let note = note(&self.secret, &self.me, &peer.neighbour);
-                    mailbox.post(name, &note, self.file)?
+                    mailbox.post(name, &note, &[self.file])?
                 }
                 _ => Delivery::Unreachable,
             };
@@ -137,7 +137,7 @@ impl<'a> Exchange<'a> {
     fn accept(&mut self, arrived: Note) {
         let rank = arrived.bytes.first_chunk().map(|bytes| Rank(u32::from_le_bytes(*bytes)));
         let peer = self.peers.iter_mut().find(|peer| Some(peer.neighbour.rank) == rank);
-        let (Some(peer), Some(descriptor)) = (peer, arrived.descriptor) else { return };
+        let (Some(peer), Some(descriptor)) = (peer, arrived.descriptors.into_iter().next()) else { return };
         let expected = note(&self.secret, &peer.neighbour, &self.me);
         // Hashes compare in constant time: how long it takes does not tell where notes differ.
         if blake3::hash(&arrived.bytes) == blake3::hash(&expected) {
@@ -261,11 +261,11 @@ mod tests {
         let (me, peer) = (stranger(0, Some(&a), &ours), stranger(1, Some(&b), &theirs));
         let mut exchange = Exchange::new(me.clone(), SECRET, Some(&a), ours.as_fd(), vec![peer.clone()]);
         for forged in [note(&[8; 32], &peer, &me), vec![], vec![1], vec![1, 0, 0, 0], vec![0; 500]] {
-            assert_eq!(b.post(a.name(), &forged, theirs.as_fd()).unwrap(), Delivery::Sent);
+            assert_eq!(b.post(a.name(), &forged, &[theirs.as_fd()]).unwrap(), Delivery::Sent);
         }
         exchange.step().unwrap();
         assert!(!exchange.finished());
-        b.post(a.name(), &note(&SECRET, &peer, &me), theirs.as_fd()).unwrap();
+        b.post(a.name(), &note(&SECRET, &peer, &me), &[theirs.as_fd()]).unwrap();
         exchange.step().unwrap();
         assert!(exchange.finished());
     }

@@ -1,4 +1,4 @@
-//! A Unix datagram socket that carries notes with a descriptor attached.
+//! A Unix datagram socket that carries notes with descriptors attached.
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -43,8 +43,8 @@ pub enum Delivery {
 pub struct Note {
     /// Its bytes, cut at 128.
     pub bytes: Vec<u8>,
-    /// The descriptor that came with it.
-    pub descriptor: Option<OwnedFd>,
+    /// The descriptors that came with it.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 impl Mailbox {
@@ -68,12 +68,13 @@ impl Mailbox {
         self.name
     }
 
-    /// Sends a note with a descriptor. Never blocks.
-    pub fn post(&self, to: MailboxName, note: &[u8], descriptor: BorrowedFd<'_>) -> Result<Delivery> {
-        let descriptors = [descriptor];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    /// Sends a note with descriptors, at most `MOST_DESCRIPTORS`. Never blocks.
+    pub fn post(&self, to: MailboxName, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<Delivery> {
+        let mut space = [MaybeUninit::uninit(); SPACE];
         let mut attached = SendAncillaryBuffer::new(&mut space);
-        attached.push(SendAncillaryMessage::ScmRights(&descriptors));
+        if !attached.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(Error::bug(format!("{} descriptors for one note", descriptors.len())));
+        }
         let sent = to.address().and_then(|address| {
             let parts = [IoSlice::new(note)];
             rustix::net::sendmsg_addr(&self.socket, &address, &parts, &mut attached, SendFlags::NOSIGNAL)
@@ -90,7 +91,7 @@ impl Mailbox {
     /// The next note, if one is here. Never blocks.
     pub fn take(&self) -> Result<Option<Note>> {
         let mut bytes = vec![0; NOTE_BYTES];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); SPACE];
         let mut attached = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -99,12 +100,14 @@ impl Mailbox {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(error) => return Err(Error::system("read a Unix socket", error, ADVICE)),
         };
-        let descriptor = attached.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-            _ => None,
-        });
+        let mut descriptors = Vec::new();
+        for message in attached.drain() {
+            if let RecvAncillaryMessage::ScmRights(some) = message {
+                descriptors.extend(some);
+            }
+        }
         bytes.truncate(length);
-        Ok(Some(Note { bytes, descriptor }))
+        Ok(Some(Note { bytes, descriptors }))
     }
 
     /// Blocks until a note may be here, at most `limit`.
@@ -128,7 +131,13 @@ impl fmt::Display for MailboxName {
     }
 }
 
+/// How many descriptors come with one note. The system counts those that nobody has read yet against the limit of open files
+/// of the user, 1024 as a rule.
+pub(crate) const MOST_DESCRIPTORS: usize = 32;
+
 /// Longest note that is read.
 const NOTE_BYTES: usize = 128;
+/// What descriptors take beside a note.
+const SPACE: usize = rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS));
 
 const ADVICE: &str = "set CCL_SHM_DISABLE=1 to use the network between ranks of this host";

@@ -18,6 +18,7 @@ mod kernels;
 mod launch;
 mod lent;
 mod list;
+mod passing;
 mod peers;
 mod protocol;
 mod pump;

@@ -255,7 +255,6 @@ fn reach(
 
 /// The context of another device of this process, whose memory this rank's kernels may use from now on.
 fn peer_context(opened: &Opened, seat: &Seat) -> Result<Context, String> {
-    let text = |error: ccl_cuda::Error| error.to_string();
     let devices = opened.context.driver().devices().map_err(text)?;
     let same = |device: &&Device| device.uuid().is_ok_and(|uuid| uuid == seat.uuid);
     let device =
@@ -284,6 +283,18 @@ pub(super) fn told<T: DeserializeOwned>(all: &[Bytes]) -> Result<Vec<T>> {
         })
     };
     (0..).zip(all).map(one).collect()
+}
+
+/// Whether all ranks have come so far; else why not, and which rank says so. Blocks until all have voted.
+pub(super) fn vote(gather: Gather<'_>, refusal: Option<&String>) -> Result<Result<(), String>> {
+    let votes: Vec<Option<String>> = told(&gather(bytes(&refusal)?)?)?;
+    let refused = (0..).zip(votes).find_map(|(rank, vote)| Some(format!("rank {rank}: {}", vote?)));
+    Ok(refused.map_or(Ok(()), Err))
+}
+
+/// What a rank tells others of a failed call of the driver.
+pub(super) fn text(error: ccl_cuda::Error) -> String {
+    error.to_string()
 }
 
 /// The regions of this process's ranks.

@@ -17,11 +17,12 @@ use ccl_plan::{Algorithm, Channel, Collective, Dtype, Place, Plan, Rank, ReduceO
 use serde::{Deserialize, Serialize};
 
 use super::kernels::Kernels;
-use super::peers::{Gather, Peers, bytes, told};
+use super::passing::{self, TOKEN_BYTES, Token};
+use super::peers::{Gather, Peers, bytes, text, told, vote};
 use super::region::RegionView;
 use super::{Opened, failed};
 use crate::error::{Error, Result};
-use crate::memory::{Delivery, Mailbox, MailboxName};
+use crate::memory::{Mailbox, MailboxName};
 use crate::transport::TransportInfo;
 
 /// One rank's multicast memory.
@@ -61,8 +62,7 @@ struct Offer {
     device: [u8; 16],
     /// Where descriptors reach it.
     mailbox: Option<MailboxName>,
-    /// What comes with them, so that nobody else's are taken.
-    token: [u8; TOKEN_BYTES],
+    token: Token,
 }
 
 type Tried<T> = Result<T, String>;
@@ -162,13 +162,7 @@ impl Switch {
     }
 
     /// Sends a token to all ranks at once, as a broadcast by the interpreter whose edges lead nowhere.
-    fn store(
-        &self,
-        token: &[u8; TOKEN_BYTES],
-        opened: &Opened,
-        kernels: &mut Kernels,
-        stream: &Stream,
-    ) -> Result<()> {
+    fn store(&self, token: &Token, opened: &Opened, kernels: &mut Kernels, stream: &Stream) -> Result<()> {
         let n = self.slots.n;
         let known = Plan::new(Collective::Broadcast, Algorithm::Direct, n);
         let program = known.and_then(|plan| plan.program(Place(0), Place(0)).check(n).ok());
@@ -239,7 +233,7 @@ impl Switch {
     }
 
     /// Whether this rank has the tokens of all others in its copy.
-    fn look(&self, tokens: &[[u8; TOKEN_BYTES]], opened: &Opened, stream: &Stream) -> Tried<()> {
+    fn look(&self, tokens: &[Token], opened: &Opened, stream: &Stream) -> Tried<()> {
         let memory = opened.memory(TOKEN_BYTES).map_err(|error| error.to_string())?;
         for (rank, token) in (0..).map(Rank).zip(tokens) {
             let from = self.copies().of((rank, Channel(0)));
@@ -319,11 +313,9 @@ impl Copies {
 
 impl Offer {
     fn of(opened: &Opened, slots: Slots, mailbox: Option<&Mailbox>) -> Result<Offer> {
-        let mut token = [0; TOKEN_BYTES];
-        rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
-            .map_err(|e| Error::system("draw random bytes", e, "allow the getrandom system call"))?;
         let bytes = needed(opened, slots).map(|bytes| bytes as u64);
-        Ok(Offer { bytes, device: opened.uuid, mailbox: mailbox.map(Mailbox::name), token })
+        let mailbox = mailbox.map(Mailbox::name);
+        Ok(Offer { bytes, device: opened.uuid, mailbox, token: passing::token()? })
     }
 }
 
@@ -373,19 +365,12 @@ fn make(
 ) -> Tried<Arc<Multicast>> {
     let driver = opened.context.driver();
     let object = Multicast::new(driver, offers.len() as u32, bytes, Sharing::Descriptor).map_err(text)?;
-    for (rank, (info, offer)) in infos.iter().zip(offers).enumerate() {
+    for (rank, (info, offer)) in (0..).map(Rank).zip(infos.iter().zip(offers)) {
         if is_one_process(info, &infos[0]) {
             continue;
         }
         let shared = object.descriptor().map_err(text)?;
-        let (Some(mailbox), Some(name)) = (mailbox, offer.mailbox) else {
-            return Err(format!("no Unix socket leads to rank {rank}"));
-        };
-        match mailbox.post(name, &offer.token, shared.as_fd()) {
-            Ok(Delivery::Sent) => {}
-            Ok(delivery) => return Err(format!("the Unix socket of rank {rank}: {delivery:?}")),
-            Err(error) => return Err(error.to_string()),
-        }
+        passing::post(mailbox, (rank, offer.mailbox), &offer.token, &[shared.as_fd()])?;
     }
     let object = Arc::new(object);
     let mut known = OBJECTS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -409,31 +394,15 @@ fn found(
             .and_then(|(_, object)| object.upgrade())
             .ok_or_else(|| "rank 0's object is gone".to_owned());
     }
-    // Notes of strangers may be before it.
-    for _ in 0..MOST_NOTES {
-        let note = mailbox.map(Mailbox::take).transpose().map_err(|error| error.to_string())?.flatten();
-        let Some(note) = note else { break };
-        if let (true, Some(descriptor)) = (note.bytes == offers[me.index()].token, note.descriptor) {
-            let object = Multicast::from_descriptor(opened.context.driver(), descriptor.as_fd(), bytes);
-            return object.map(Arc::new).map_err(text);
-        }
-    }
-    Err("rank 0's descriptor has not come".to_owned())
+    let descriptors = passing::take(mailbox, &offers[me.index()].token)?;
+    let descriptor = descriptors.and_then(|all| all.into_iter().next());
+    let descriptor = descriptor.ok_or_else(|| "rank 0's descriptor has not come".to_owned())?;
+    let object = Multicast::from_descriptor(opened.context.driver(), descriptor.as_fd(), bytes);
+    object.map(Arc::new).map_err(text)
 }
 
 fn is_one_process(one: &TransportInfo, other: &TransportInfo) -> bool {
     (one.process.number, one.process.namespace) == (other.process.number, other.process.namespace)
-}
-
-/// Whether all ranks have come so far; else why not, and which rank says so.
-fn vote(gather: Gather<'_>, refusal: Option<&String>) -> Result<Tried<()>> {
-    let votes: Vec<Option<String>> = told(&gather(bytes(&refusal)?)?)?;
-    let refused = (0..).zip(votes).find_map(|(rank, vote)| Some(format!("rank {rank}: {}", vote?)));
-    Ok(refused.map_or(Ok(()), Err))
-}
-
-fn text(error: ccl_cuda::Error) -> String {
-    error.to_string()
 }
 
 /// Records for a kernel, one after the other, for memory at an address.
@@ -476,10 +445,8 @@ const PROBE: LaunchArgs = LaunchArgs {
 };
 
 /// The objects of this process's ranks, by a token of rank 0.
-static OBJECTS: Mutex<Vec<([u8; TOKEN_BYTES], Weak<Multicast>)>> = Mutex::new(Vec::new());
+static OBJECTS: Mutex<Vec<(Token, Weak<Multicast>)>> = Mutex::new(Vec::new());
 
 const TARGET: &str = "ccl::transport::switch";
-const TOKEN_BYTES: usize = 32;
 /// What a probe takes beside what depends on the number of ranks and slots: a program and a few records.
 const PROBE_BYTES: usize = 16 << 10;
-const MOST_NOTES: usize = 256;
