@@ -9,6 +9,7 @@ mod failures;
 mod graphs;
 mod groups;
 mod lent;
+mod pieces;
 mod protocols;
 mod special;
 mod streams;

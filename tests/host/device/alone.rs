@@ -42,6 +42,18 @@ impl Fake {
         Fake { library, driver }
     }
 
+    /// Takes a piece out of mapped memory.
+    pub(crate) fn unmap(&self, address: u64, bytes: usize) {
+        // SAFETY: the signature is the driver's; nobody uses the piece.
+        #[allow(unsafe_code)]
+        let code = unsafe {
+            self.library.get::<unsafe extern "C" fn(u64, usize) -> i32>(b"cuMemUnmap\0").unwrap()(
+                address, bytes,
+            )
+        };
+        assert_eq!(code, 0);
+    }
+
     /// The `nth` call of `function` from now on fails with `code`.
     pub(crate) fn fail(&self, function: &str, nth: u64, code: i32) {
         let function = CString::new(function).unwrap();

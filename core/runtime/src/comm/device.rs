@@ -101,8 +101,9 @@ impl Communicator {
         self.with_engine(|engine| engine.register_window(&Registered::Buffer(buffer)))
     }
 
-    /// [`Communicator::register_window`] for `bytes` bytes at `address`, of one allocation. A rank that works on host
-    /// memory gives any memory; windows are then used locally only, on all ranks.
+    /// [`Communicator::register_window`] for `bytes` bytes at `address`, of one allocation, or of pieces that are mapped one
+    /// behind the other (`cuMemMap`) and can be shared by posix file descriptor if ranks are other processes. A rank that works
+    /// on host memory gives any memory; windows are then used locally only, on all ranks.
     ///
     /// # Errors
     ///
@@ -110,7 +111,7 @@ impl Communicator {
     ///
     /// # Safety
     ///
-    /// The memory must stay where it is as long as the window is there.
+    /// The memory must stay where it is as long as the window is there, and so must what is mapped there.
     pub unsafe fn register_window_at(&self, address: u64, bytes: usize) -> Result<DeviceWindow> {
         self.with_engine(|engine| engine.register_window(&Registered::Range(address, bytes)))
     }

@@ -19,7 +19,7 @@ pub use alloc::{Memory, mem_alloc};
 pub use exchange::{Exchange, Neighbour, Parcel};
 pub use footprint::Footprint;
 pub(crate) use footprint::{Entry, Ledger};
-pub(crate) use mailbox::Delivery;
+pub(crate) use mailbox::{Delivery, MOST_DESCRIPTORS};
 pub use mailbox::{Mailbox, MailboxName};
 pub(crate) use peer::PeerMemory;
 pub use region::{Backing, Mapping, MemoryFile};

@@ -77,10 +77,11 @@ impl Lending {
         let facts = PointerFacts::of(opened.context.driver(), start).map_err(failed)?;
         let ends_inside =
             facts.base != 0 && (start - facts.base).saturating_add(bytes as u64) <= facts.bytes as u64;
-        if facts.kind == PointerKind::Unknown || !ends_inside {
+        let is_there = facts.kind != PointerKind::Unknown && ends_inside;
+        if !is_there || !is_mapped((start, bytes), &facts, opened)? {
             return Err(Error::usage(
                 format!("expected memory of one allocation, found {bytes} bytes at {start:#x}"),
-                "register device memory, or pinned host memory, and no more than was allocated at once",
+                "register device memory, or pinned host memory, and no more than was allocated at once, or is mapped",
             ));
         }
         let refusal = peers.why_nothing_is_lent(opened).or_else(|| why_not(&facts, opened, peers));
@@ -134,20 +135,43 @@ fn reaches((start, bytes): (u64, usize), opened: &Opened, peers: &Peers) -> bool
 
 /// Why memory of this kind is not lent.
 pub(super) fn why_not(facts: &PointerFacts, opened: &Opened, peers: &Peers) -> Option<String> {
-    let device = opened.context.device().ordinal();
-    match facts.kind {
-        PointerKind::Host => None,
-        PointerKind::Device if facts.device != Some(device) => Some(format!(
-            "it is memory of device {}, and the rank works on device {device}",
-            facts.device.unwrap_or(-1)
-        )),
+    not_its_own(facts, opened).or_else(|| match facts.kind {
         // What else there is, such as memory of pools, only its own device reaches for certain.
         PointerKind::Device if !facts.ipc_capable && !peers.is_one_device => {
             Some("other devices may not reach it: it was not allocated by cuMemAlloc".to_owned())
         }
-        PointerKind::Device => None,
+        _ => None,
+    })
+}
+
+/// Why memory is neither that of the rank's device nor pinned.
+pub(super) fn not_its_own(facts: &PointerFacts, opened: &Opened) -> Option<String> {
+    let device = opened.context.device().ordinal();
+    match facts.kind {
+        PointerKind::Device if facts.device != Some(device) => Some(format!(
+            "it is memory of device {}, and the rank works on device {device}",
+            facts.device.unwrap_or(-1)
+        )),
+        PointerKind::Host | PointerKind::Device => None,
         _ => Some("it is neither a device's memory nor pinned".to_owned()),
     }
+}
+
+/// Whether all of a range of this device's memory is mapped, where more may be reserved than is.
+fn is_mapped((start, bytes): (u64, usize), facts: &PointerFacts, opened: &Opened) -> Result<bool> {
+    let is_certain = facts.kind != PointerKind::Device || facts.ipc_capable;
+    if is_certain || not_its_own(facts, opened).is_some() {
+        return Ok(true);
+    }
+    let (mut at, end) = (start, start.saturating_add(bytes as u64));
+    while at < end {
+        match PointerFacts::range(&opened.context, at) {
+            Ok((base, length)) => at = base + length as u64,
+            Err(error) if error.fault() == ccl_cuda::Fault::Usage => return Ok(false),
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(true)
 }
 
 impl Peers {

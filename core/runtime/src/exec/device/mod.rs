@@ -20,6 +20,7 @@ mod lent;
 mod list;
 mod passing;
 mod peers;
+mod pieces;
 mod protocol;
 mod pump;
 mod queue;

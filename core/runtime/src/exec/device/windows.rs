@@ -6,14 +6,15 @@
 
 use std::sync::{Arc, Weak};
 
-use ccl_cuda::{DeviceMemory, IpcMemory, PointerFacts, SharedMemory};
+use ccl_cuda::{DeviceMemory, IpcMemory, Mapping, PhysicalMemory, PointerFacts, PointerKind, SharedMemory};
 use ccl_plan::Rank;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{DeviceEngine, Registered};
 use super::failed;
-use super::lent::{Registration, why_not};
+use super::lent::{Registration, not_its_own, why_not};
 use super::peers::{Gather, Link, bytes, told};
+use super::pieces::{self, Passed, Pieces};
 use crate::error::{Error, Fault, Result};
 
 /// This rank's handle on device memory that all ranks have registered together, made by
@@ -47,7 +48,9 @@ pub(super) struct Mapped {
 enum View {
     /// The own one, and those of threads of this process.
     Here(u64),
-    Mapped(IpcMemory),
+    Opened(IpcMemory),
+    /// Its pieces, and where in them it begins.
+    Mapped(Mapping, u64),
 }
 
 /// The windows of one rank that all ranks reach.
@@ -63,12 +66,23 @@ pub(super) struct Windows {
 struct Offer {
     bytes: u64,
     address: u64,
-    /// For other processes.
-    shared: Option<(Vec<u8>, u64)>,
+    device: [u8; 16],
+    way: Way,
     /// Why no other device reaches it.
     refusal: Option<String>,
     /// Why there is nothing to register.
     mistake: Option<String>,
+}
+
+/// How other processes come by memory.
+#[derive(Serialize, Deserialize)]
+enum Way {
+    /// By a handle of its allocation, and where it begins in that.
+    Handle(Vec<u8>, u64),
+    /// By its pieces. So do other devices of its process.
+    Pieces(Pieces),
+    /// They do not, and why.
+    Closed(String),
 }
 
 impl DeviceWindow {
@@ -79,7 +93,8 @@ impl DeviceWindow {
     }
 
     /// Where the memory of a rank begins for this rank's device, as long as this handle is there and that rank has not
-    /// freed it; `None` if it is not reached.
+    /// freed it; `None` if it is not reached. What the caller's own kernels and copies do there must be over before the
+    /// handle goes.
     pub fn address_of(&self, rank: Rank) -> Option<u64> {
         self.mapped.as_ref()?.addresses().nth(rank.index())
     }
@@ -100,7 +115,8 @@ impl Mapped {
     pub(super) fn addresses(&self) -> impl Iterator<Item = u64> {
         self.views.iter().map(|view| match view {
             View::Here(address) => *address,
-            View::Mapped(memory) => memory.address(),
+            View::Opened(memory) => memory.address(),
+            View::Mapped(pieces, offset_bytes) => pieces.address() + offset_bytes,
         })
     }
 }
@@ -149,16 +165,22 @@ pub(crate) fn register(
         Err(error) if *error.fault() == Fault::Usage => (None, Some(error)),
         Err(error) => return Err(error),
     };
-    let offer = offer(device.as_deref(), memory, mistake.as_ref())?;
+    let (offer, own) = offer(device.as_deref(), memory, mistake.as_ref())?;
     let offers: Vec<Offer> = told(&gather(bytes(&offer)?)?)?;
     if let Some(mistake) = mistake {
         return Err(mistake);
     }
     without_mistakes(&offers)?;
     of_one_length(&offers)?;
-    let views = match &device {
-        Some(device) => views(device, &offers),
-        None => Err(format!("rank {me} works on host memory")),
+    let passed = match offers.iter().all(|offer| offer.refusal.is_none()) {
+        true => pieces::pass(device.as_deref(), (me, &own), &pieces_of(&offers), gather)?,
+        // Whatever could be passed is of no use.
+        false => Ok(Passed::new()),
+    };
+    let views = match (&device, passed) {
+        (Some(device), Ok(passed)) => views(device, &offers, &passed),
+        (Some(_), Err(reason)) => Err(reason),
+        (None, _) => Err(format!("rank {me} works on host memory")),
     };
     let objections: Vec<Option<String>> = told(&gather(bytes(&views.as_ref().err())?)?)?;
     let refusal = objections.into_iter().flatten().next();
@@ -188,18 +210,51 @@ fn registered(device: Option<&mut DeviceEngine>, memory: &Registered<'_>) -> Res
     }
 }
 
-fn offer(device: Option<&DeviceEngine>, memory: &Registered<'_>, mistake: Option<&Error>) -> Result<Offer> {
+/// What this rank says, and references to the pieces of its memory that it speaks of.
+fn offer(
+    device: Option<&DeviceEngine>,
+    memory: &Registered<'_>,
+    mistake: Option<&Error>,
+) -> Result<(Offer, Vec<PhysicalMemory>)> {
     let (address, length) = memory.range();
     let mistake = mistake.map(|error| error.cause().to_owned());
-    let mut offer = Offer { bytes: length as u64, address, shared: None, refusal: None, mistake };
-    if let (Some(device), None) = (device, &offer.mistake) {
-        let context = &device.opened.context;
-        let facts = PointerFacts::of(context.driver(), address).map_err(failed)?;
-        offer.refusal = why_not(&facts, &device.opened, &device.peers);
-        let shared = SharedMemory::of(context, address);
-        offer.shared = shared.ok().map(|shared| (shared.handle.to_vec(), shared.offset_bytes));
+    let way = Way::Closed("it is not a device's".to_owned());
+    let mut offer = Offer { bytes: length as u64, address, device: [0; 16], way, refusal: None, mistake };
+    let (Some(device), None) = (device, &offer.mistake) else { return Ok((offer, Vec::new())) };
+    let opened = &device.opened;
+    let facts = PointerFacts::of(opened.context.driver(), address).map_err(failed)?;
+    offer.device = opened.uuid;
+    if facts.kind != PointerKind::Device || facts.ipc_capable {
+        offer.refusal = why_not(&facts, opened, &device.peers);
+        offer.way = match SharedMemory::of(&opened.context, address) {
+            Ok(shared) => Way::Handle(shared.handle.to_vec(), shared.offset_bytes),
+            Err(_) => Way::Closed("processes cannot share it: it was not allocated by cuMemAlloc".to_owned()),
+        };
+        return Ok((offer, Vec::new()));
     }
-    Ok(offer)
+    offer.refusal = not_its_own(&facts, opened);
+    match Pieces::under(device, memory.range()) {
+        Ok((pieces, own)) => {
+            offer.way = Way::Pieces(pieces);
+            Ok((offer, own))
+        }
+        Err(reason) => {
+            let closed = format!("it was neither allocated by cuMemAlloc nor mapped by cuMemMap: {reason}");
+            // Its own device reaches it all the same.
+            let others = why_not(&facts, opened, &device.peers).map(|_| closed.clone());
+            offer.refusal = offer.refusal.or(others);
+            offer.way = Way::Closed(closed);
+            Ok((offer, Vec::new()))
+        }
+    }
+}
+
+fn pieces_of(offers: &[Offer]) -> Vec<Option<&Pieces>> {
+    let pieces = |offer| match offer {
+        &Offer { way: Way::Pieces(ref pieces), .. } => Some(pieces),
+        _ => None,
+    };
+    offers.iter().map(pieces).collect()
 }
 
 fn without_mistakes(offers: &[Offer]) -> Result<()> {
@@ -226,25 +281,43 @@ fn of_one_length(offers: &[Offer]) -> Result<()> {
 }
 
 /// The memory of every rank as this one sees it, or the first that it does not reach, and why.
-fn views(device: &DeviceEngine, offers: &[Offer]) -> Result<Vec<View>, String> {
-    let view = |(link, offer): (&Link, &Offer)| match (link, &offer.refusal, &offer.shared) {
-        (Link::Proxied(reason), ..) | (_, Some(reason), _) => Err(reason.clone()),
-        (Link::Direct { borrows: true, .. }, ..) => Ok(View::Here(offer.address)),
-        (Link::Direct { .. }, _, Some((handle, offset_bytes))) => {
-            let handle = handle.as_slice().try_into().map_err(|_| "its handle has another length")?;
-            let shared = SharedMemory { handle, offset_bytes: *offset_bytes };
-            let mapped = IpcMemory::open(&device.opened.context, &shared);
-            mapped.map(View::Mapped).map_err(|error| error.to_string())
-        }
-        (Link::Direct { .. }, _, None) => {
-            Err("processes cannot share it: it was not allocated by cuMemAlloc".to_owned())
-        }
-    };
-    let named = |(rank, ends)| {
-        view(ends)
+fn views(
+    device: &DeviceEngine,
+    offers: &[Offer],
+    passed: &[Vec<PhysicalMemory>],
+) -> Result<Vec<View>, String> {
+    let named = |(rank, offer): (u32, &Offer)| {
+        let passed = passed.get(rank as usize).map_or(&[][..], Vec::as_slice);
+        view(device, Rank(rank), offer, passed)
             .map_err(|reason| format!("rank {} does not reach that of rank {rank}: {reason}", device.me))
     };
-    (0u32..).zip(device.peers.links.iter().zip(offers)).map(named).collect()
+    (0..).zip(offers).map(named).collect()
+}
+
+fn view(device: &DeviceEngine, rank: Rank, offer: &Offer, passed: &[PhysicalMemory]) -> Result<View, String> {
+    let mapped = |pieces: &[PhysicalMemory], at: &Pieces| {
+        pieces::map(device, pieces).map(|mapping| View::Mapped(mapping, at.offset_bytes))
+    };
+    match (&device.peers.links[rank.index()], &offer.refusal, &offer.way) {
+        (Link::Proxied(reason), ..) | (_, Some(reason), _) => Err(reason.clone()),
+        (Link::Direct { borrows: true, .. }, _, Way::Pieces(pieces))
+            if offer.device != device.opened.uuid =>
+        {
+            mapped(&pieces.beside(device, offer.address)?, pieces)
+        }
+        (Link::Direct { borrows: true, .. }, ..) => Ok(View::Here(offer.address)),
+        (Link::Direct { .. }, _, Way::Handle(handle, offset_bytes)) => {
+            let handle = handle.as_slice().try_into().map_err(|_| "its handle has another length")?;
+            let shared = SharedMemory { handle, offset_bytes: *offset_bytes };
+            let opened = IpcMemory::open(&device.opened.context, &shared);
+            opened.map(View::Opened).map_err(|error| error.to_string())
+        }
+        (Link::Direct { .. }, _, Way::Pieces(pieces)) => match &pieces.kept {
+            Some(reason) => Err(reason.clone()),
+            None => mapped(passed, pieces),
+        },
+        (Link::Direct { .. }, _, Way::Closed(reason)) => Err(reason.clone()),
+    }
 }
 
 /// A buffer of a device given to a rank that has none.
