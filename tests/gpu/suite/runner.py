@@ -94,6 +94,7 @@ class Suite:
             self.left_s -= time.monotonic() - begun
         if process.returncode != 0:
             raise Broken(f"{shown(command)}: status {process.returncode}; {last(err) or last(out)}")
+        self.complaints = err
         return out
 
     def lines(self, command, **more):

@@ -7,10 +7,13 @@
 
 use ccl::config::Config;
 use ccl::{Addresses, Communicator, DeviceWindow, Error, Fault, ReduceOp, Request, Result, Stream};
-use ccl_cuda::{CaptureMode, Context, DeviceMemory, Driver, Event, EventKind, GraphExec};
+use ccl_cuda::{
+    CaptureMode, Context, DeviceMemory, Driver, Event, EventKind, GraphExec, Mapping, PhysicalMemory, Sharing,
+};
 
 use super::area::{Area, GUARD_BYTES};
 use super::call::Lane;
+use super::options::MemoryKind;
 
 /// A rank's device, with the streams that its calls are put on.
 pub(crate) struct Device {
@@ -29,8 +32,15 @@ pub(crate) struct Device {
 pub(crate) struct Mirror {
     /// Before the memory.
     windows: Vec<DeviceWindow>,
-    send: DeviceMemory,
-    recv: DeviceMemory,
+    send: Room,
+    recv: Room,
+}
+
+/// Memory of a device.
+#[derive(Debug)]
+enum Room {
+    Whole(DeviceMemory),
+    Pieces(Mapping),
 }
 
 /// Calls that were captured.
@@ -88,8 +98,8 @@ impl Device {
 
     /// Gives a lane memory for areas of up to so many bytes, once for all calls: freeing waits for the whole device, and
     /// so for ranks that share it and wait for this one.
-    pub(crate) fn reserve(&self, lane: &mut Lane, bytes: usize) -> Result<()> {
-        let room = || DeviceMemory::new(&self.context, bytes + GUARD_BYTES).map_err(failed);
+    pub(crate) fn reserve(&self, lane: &mut Lane, bytes: usize, kind: MemoryKind) -> Result<()> {
+        let room = || Room::new(&self.context, bytes + GUARD_BYTES, kind).map_err(failed);
         lane.mirror = Some(Mirror { windows: Vec::new(), send: room()?, recv: room()? });
         Ok(())
     }
@@ -98,14 +108,14 @@ impl Device {
     pub(crate) fn bring(&self, lane: &mut Lane) -> Result<()> {
         let (send, recv) = (lane.send.guarded(), lane.recv.guarded());
         let Some(mirror) = &lane.mirror else { return Ok(()) };
-        mirror.send.write(0, send, &self.queue).map_err(failed)?;
-        mirror.recv.write(0, recv, &self.queue).map_err(failed)
+        mirror.send.write(send, &self.queue).map_err(failed)?;
+        mirror.recv.write(recv, &self.queue).map_err(failed)
     }
 
     /// Copies them back.
     pub(crate) fn take_back(&self, lane: &mut Lane) -> Result<()> {
         let Some(mirror) = &lane.mirror else { return Ok(()) };
-        let copy = |memory: &DeviceMemory, area: &mut Area| memory.read(0, area.guarded_mut(), &self.queue);
+        let copy = |room: &Room, area: &mut Area| room.read(area.guarded_mut(), &self.queue);
         copy(&mirror.send, &mut lane.send).map_err(failed)?;
         copy(&mirror.recv, &mut lane.recv).map_err(failed)
     }
@@ -165,6 +175,47 @@ impl Device {
     pub(crate) fn replay(&self, graph: &mut Graph) -> Result<()> {
         // SAFETY: the lanes that were captured keep their memory until the graph is gone.
         unsafe { graph.exec.launch(&self.queue) }.map_err(failed)
+    }
+}
+
+impl Room {
+    fn new(context: &Context, bytes: usize, kind: MemoryKind) -> ccl_cuda::Result<Room> {
+        if kind != MemoryKind::Pieces {
+            return DeviceMemory::new(context, bytes).map(Room::Whole);
+        }
+        let device = context.device();
+        let each = PhysicalMemory::granularity(device, Sharing::Descriptor)?;
+        let piece = |_| PhysicalMemory::new(device, each, Sharing::Descriptor);
+        let pieces = (0..bytes.div_ceil(each)).map(piece).collect::<ccl_cuda::Result<Vec<_>>>()?;
+        Mapping::of_pieces(&pieces, &[device]).map(Room::Pieces)
+    }
+
+    fn address(&self) -> u64 {
+        match self {
+            Room::Whole(memory) => memory.address(),
+            Room::Pieces(mapping) => mapping.address(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Room::Whole(memory) => memory.bytes(),
+            Room::Pieces(mapping) => mapping.bytes(),
+        }
+    }
+
+    fn write(&self, from: &[u8], queue: &ccl_cuda::Stream) -> ccl_cuda::Result<()> {
+        assert!(from.len() <= self.bytes(), "areas are as long as was reserved");
+        // SAFETY: both ranges are valid until the copy is waited for, here.
+        unsafe { ccl_cuda::copy(queue, self.address(), from.as_ptr() as u64, from.len()) }?;
+        queue.synchronize()
+    }
+
+    fn read(&self, to: &mut [u8], queue: &ccl_cuda::Stream) -> ccl_cuda::Result<()> {
+        assert!(to.len() <= self.bytes(), "areas are as long as was reserved");
+        // SAFETY: as above.
+        unsafe { ccl_cuda::copy(queue, to.as_mut_ptr() as u64, self.address(), to.len()) }?;
+        queue.synchronize()
     }
 }
 

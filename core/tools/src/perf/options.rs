@@ -77,6 +77,8 @@ pub(crate) enum MemoryKind {
     Device,
     /// The same, registered so that all ranks reach it
     Window,
+    /// The same, mapped in pieces of 2 MiB or so, as allocators whose segments grow do it
+    Pieces,
 }
 
 /// Whether results are checked.
@@ -105,12 +107,18 @@ impl MemoryKind {
             MemoryKind::Mapped => "mapped",
             MemoryKind::Device => "device",
             MemoryKind::Window => "window",
+            MemoryKind::Pieces => "pieces",
         }
     }
 
     /// Whether it is a device's.
     pub(crate) fn is_on_device(self) -> bool {
-        matches!(self, MemoryKind::Device | MemoryKind::Window)
+        self == MemoryKind::Device || self.is_registered_by_all()
+    }
+
+    /// Whether all ranks register it together.
+    pub(crate) fn is_registered_by_all(self) -> bool {
+        matches!(self, MemoryKind::Window | MemoryKind::Pieces)
     }
 }
 

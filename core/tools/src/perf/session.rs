@@ -36,9 +36,9 @@ pub(crate) fn run(comm: &Communicator, options: &Options) -> Result<u64> {
     };
     if let Some(device) = &device {
         let longest = options.longest_bytes(comm.size());
-        session.lanes.iter_mut().try_for_each(|lane| device.reserve(lane, longest))?;
+        session.lanes.iter_mut().try_for_each(|lane| device.reserve(lane, longest, options.memory))?;
     }
-    if options.memory == MemoryKind::Window {
+    if options.memory.is_registered_by_all() {
         let longest = options.longest_bytes(comm.size());
         session.lanes.iter_mut().try_for_each(|lane| device::register(comm, lane, longest))?;
     }
