@@ -83,6 +83,12 @@ impl Sharing {
     pub fn by_descriptor(self) -> bool {
         matches!(self, Self::Descriptor | Self::DescriptorOrFabric)
     }
+
+    /// Whether handles of a fabric share it.
+    #[must_use]
+    pub fn by_fabric(self) -> bool {
+        matches!(self, Self::Fabric | Self::DescriptorOrFabric)
+    }
 }
 
 impl PhysicalMemory {

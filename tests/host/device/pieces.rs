@@ -70,9 +70,9 @@ fn write(fake: &Fake, config: &Config, device: u32, (at, value): (u64, u64)) {
 }
 
 /// Every rank says something at the seams of its pieces, which all others read, also when it has let go of its memory.
-fn reaches(fake: &Fake, config: &Config, comm: &Communicator, count: usize) -> Result<()> {
+fn reaches(fake: &Fake, config: &Config, comm: &Communicator, (way, count): (Sharing, usize)) -> Result<()> {
     let (me, n, device) = (comm.rank().0, comm.size(), comm.device().unwrap());
-    let own = pieces(fake, device, &vec![Sharing::Descriptor; count]);
+    let own = pieces(fake, device, &vec![way; count]);
     // Where a window begins in its first piece is each rank's own affair.
     let start = 4096 * u64::from(me) + 1020;
     let window = window(comm, own.address() + start, (count - 1) * PIECE)?;
@@ -107,33 +107,43 @@ fn reaches(fake: &Fake, config: &Config, comm: &Communicator, count: usize) -> R
     comm.barrier()
 }
 
-fn all_reach(test: &str, (processes, each): (u32, u32), count: usize) {
+fn all_reach(test: &str, (processes, each): (u32, u32), (way, count): (Sharing, usize)) {
     alone(module_path!(), test, &DEVICES, |fake| {
         let config = settings(&[("CCL_DEVICE", "local")]);
-        in_processes((processes, each), &config, |comm| reaches(fake, &config, &comm, count));
+        in_processes((processes, each), &config, |comm| reaches(fake, &config, &comm, (way, count)));
         fake.assert_nothing_is_left("pieces");
     });
 }
 
 #[test]
 fn processes_reach_the_pieces_of_all() {
-    all_reach("processes_reach_the_pieces_of_all", (3, 1), 3);
+    all_reach("processes_reach_the_pieces_of_all", (3, 1), (Sharing::Descriptor, 3));
 }
 
 #[test]
 fn threads_of_several_devices_reach_the_pieces_of_all() {
-    all_reach("threads_of_several_devices_reach_the_pieces_of_all", (1, 3), 3);
+    all_reach("threads_of_several_devices_reach_the_pieces_of_all", (1, 3), (Sharing::Private, 3));
 }
 
 #[test]
 fn processes_of_several_threads_reach_the_pieces_of_all() {
-    all_reach("processes_of_several_threads_reach_the_pieces_of_all", (2, 2), 3);
+    all_reach(
+        "processes_of_several_threads_reach_the_pieces_of_all",
+        (2, 2),
+        (Sharing::DescriptorOrFabric, 3),
+    );
 }
 
 /// More than come with one note.
 #[test]
 fn many_pieces_are_passed_one_note_after_the_other() {
-    all_reach("many_pieces_are_passed_one_note_after_the_other", (2, 1), 70);
+    all_reach("many_pieces_are_passed_one_note_after_the_other", (2, 1), (Sharing::Descriptor, 70));
+}
+
+/// They need no socket.
+#[test]
+fn processes_reach_pieces_by_the_handles_of_a_fabric() {
+    all_reach("processes_reach_pieces_by_the_handles_of_a_fabric", (3, 1), (Sharing::Fabric, 40));
 }
 
 /// Threads of one device need nothing but addresses, and processes of one device map what others have.
@@ -151,7 +161,7 @@ fn ranks_of_one_device_reach_pieces() {
         })
         .unwrap();
         assert_eq!(fake.calls("cuMemExportToShareableHandle"), 0);
-        in_processes((2, 1), &config, |comm| reaches(fake, &config, &comm, 3));
+        in_processes((2, 1), &config, |comm| reaches(fake, &config, &comm, (Sharing::Descriptor, 3)));
         fake.assert_nothing_is_left("one device");
     });
 }
@@ -231,7 +241,7 @@ fn pieces_that_cannot_be_passed_on_say_why() {
         let config = settings(&[("CCL_DEVICE", "local")]);
         let odd = |comm: &Communicator, way| {
             let last = if comm.rank() == Rank(1) { way } else { Sharing::Descriptor };
-            pieces(fake, comm.device().unwrap(), &[Sharing::Descriptor, Sharing::DescriptorOrFabric, last])
+            pieces(fake, comm.device().unwrap(), &[Sharing::DescriptorOrFabric, Sharing::Descriptor, last])
         };
         let ways = [Sharing::Private, Sharing::Fabric];
         in_processes((2, 1), &config, |comm| {
@@ -240,7 +250,7 @@ fn pieces_that_cannot_be_passed_on_say_why() {
                 let refused = window(&comm, own.address(), 2 * PIECE + 4)?;
                 let reason = refused.refusal().unwrap();
                 let expected =
-                    "rank 0 does not reach that of rank 1: processes cannot share it: its physical memory";
+                    "rank 0 does not reach that of rank 1: processes cannot share it: not all of its";
                 assert!(
                     reason.starts_with(expected) && reason.contains("posix file descriptors"),
                     "{reason}"
@@ -290,8 +300,8 @@ fn memory_with_a_hole_or_of_another_device_is_told_to_all() {
 }
 
 /// Rank 1 fails in one call of the driver; all ranks hear of it, nothing of the window is left, and the next one works.
-fn hears(fake: &Fake, comm: &Communicator, function: &str, nth: u64) -> Result<()> {
-    let own = pieces(fake, comm.device().unwrap(), &[Sharing::Descriptor; 3]);
+fn hears(fake: &Fake, comm: &Communicator, way: Sharing, (function, nth): (&str, u64)) -> Result<()> {
+    let own = pieces(fake, comm.device().unwrap(), &[way; 3]);
     let before = held(fake);
     comm.barrier()?;
     if comm.rank() == Rank(1) {
@@ -328,9 +338,14 @@ fn whatever_fails_while_pieces_are_passed_all_hear() {
             ("cuMemSetAccess", [1, 6]),
         ];
         in_processes((3, 1), &config, |comm| {
-            calls.iter().try_for_each(|(function, nth)| {
-                nth.iter().try_for_each(|nth| hears(fake, &comm, function, *nth))
-            })
+            for way in [Sharing::Descriptor, Sharing::Fabric] {
+                for (function, nth) in
+                    calls.iter().flat_map(|(function, both)| both.map(|nth| (*function, nth)))
+                {
+                    hears(fake, &comm, way, (function, nth))?;
+                }
+            }
+            Ok(())
         });
         fake.assert_nothing_is_left("failing calls");
     });

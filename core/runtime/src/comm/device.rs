@@ -102,8 +102,9 @@ impl Communicator {
     }
 
     /// [`Communicator::register_window`] for `bytes` bytes at `address`, of one allocation, or of pieces that are mapped one
-    /// behind the other (`cuMemMap`) and can be shared by posix file descriptor if ranks are other processes. A rank that works
-    /// on host memory gives any memory; windows are then used locally only, on all ranks.
+    /// behind the other (`cuMemMap`), if ranks are other processes such as can be shared by posix file descriptor, or all by
+    /// handles of a fabric. A rank that works on host memory gives any memory; windows are then used locally only, on all
+    /// ranks.
     ///
     /// # Errors
     ///

@@ -167,7 +167,8 @@ fn is_mapped((start, bytes): (u64, usize), facts: &PointerFacts, opened: &Opened
     while at < end {
         match PointerFacts::range(&opened.context, at) {
             Ok((base, length)) => at = base + length as u64,
-            Err(error) if error.fault() == ccl_cuda::Fault::Usage => return Ok(false),
+            // What is not known even where it begins is of a kind without ranges, and there.
+            Err(error) if error.fault() == ccl_cuda::Fault::Usage => return Ok(at == start),
             Err(error) => return Err(failed(error)),
         }
     }

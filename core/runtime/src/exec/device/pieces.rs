@@ -1,12 +1,13 @@
 //! Device memory whose physical memory was made apart from its addresses (`cuMemCreate`, `cuMemMap`), often in several pieces, as
-//! allocators whose segments grow make it. Other processes get every piece by descriptor and map them in the same order.
+//! allocators whose segments grow make it. Other processes get every piece, by descriptor or by the handle of a fabric, and map
+//! them in the same order.
 //!
-//! One rank after the other passes its pieces on, few at once, and all ranks vote before they take them: queues of sockets hold
+//! Handles are bytes and come with what ranks say. One rank after the other passes descriptors on, few at once, and all ranks vote before they take them: queues of sockets hold
 //! that, few descriptors are open, nobody waits for one, and all hear of whatever fails.
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use ccl_cuda::{Mapping, PhysicalMemory, PointerFacts};
+use ccl_cuda::{FabricHandle, Mapping, PhysicalMemory, PointerFacts};
 use ccl_plan::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +25,17 @@ pub(super) struct Pieces {
     bytes: Vec<u64>,
     /// Where in the first the memory begins.
     pub(super) offset_bytes: u64,
-    /// Why they are not passed to other processes.
-    pub(super) kept: Option<String>,
+    passing: Passing,
+}
+
+/// How pieces come to other processes.
+#[derive(Debug, Serialize, Deserialize)]
+enum Passing {
+    Descriptors,
+    /// One for each.
+    Handles(Vec<Vec<u8>>),
+    /// They do not, and why.
+    Kept(String),
 }
 
 /// Pieces of other processes' memory, by rank.
@@ -57,7 +67,7 @@ impl Pieces {
         let context = &device.opened.context;
         let (mut at, end) = (start, start + bytes as u64);
         let (mut offset_bytes, mut held) = (0, Vec::new());
-        let mut kept = is_any_apart(device).err();
+        let (mut descriptors, mut handles) = (true, true);
         while at < end {
             let (base, length) = PointerFacts::range(context, at).map_err(text)?;
             let facts = PointerFacts::of(context.driver(), at).map_err(text)?;
@@ -70,34 +80,65 @@ impl Pieces {
             if held.is_empty() {
                 offset_bytes = start - base;
             }
-            if !facts.sharing.by_descriptor() {
-                kept.get_or_insert_with(|| NOT_FOR_SHARING.to_owned());
-            }
+            descriptors &= facts.sharing.by_descriptor();
+            handles &= facts.sharing.by_fabric();
             held.push(PhysicalMemory::mapped(context, base, length).map_err(text)?);
             at = base + length as u64;
         }
         let bytes = held.iter().map(|piece| piece.bytes() as u64).collect();
-        Ok((Pieces { bytes, offset_bytes, kept }, held))
+        let is_any_apart = (0..device.n).any(|rank| is_apart(device, Rank(rank)));
+        let passing = match (descriptors, handles) {
+            _ if !is_any_apart => Passing::Kept("no rank is in another process".to_owned()),
+            (true, _) => Passing::Descriptors,
+            (_, true) => fabric(&held).map_or_else(Passing::Kept, Passing::Handles),
+            _ => Passing::Kept(NOT_FOR_SHARING.to_owned()),
+        };
+        Ok((Pieces { bytes, offset_bytes, passing }, held))
     }
 
-    /// References of this rank to the pieces under another thread's memory, which begins at `address`.
+    /// Maps the pieces of another process, `passed` of which came by descriptor.
+    ///
+    /// # Errors
+    ///
+    /// Why they do not come here; the driver's.
+    pub(super) fn map_apart(
+        &self,
+        device: &DeviceEngine,
+        passed: &[PhysicalMemory],
+    ) -> Result<Mapping, String> {
+        let handles = match &self.passing {
+            Passing::Descriptors => return map(device, passed),
+            Passing::Kept(reason) => return Err(reason.clone()),
+            Passing::Handles(handles) => handles,
+        };
+        let open = |(handle, bytes): (&Vec<u8>, &u64)| {
+            let handle = handle.as_slice().try_into().map_err(|_| "a handle has another length")?;
+            let driver = device.opened.context.driver();
+            PhysicalMemory::from_fabric(driver, &FabricHandle(handle), *bytes as usize).map_err(text)
+        };
+        let pieces: Vec<_> = handles.iter().zip(&self.bytes).map(open).collect::<Result<_, String>>()?;
+        map(device, &pieces)
+    }
+
+    /// Maps the pieces under the memory of another thread of this process, which begins at `address`.
     ///
     /// # Errors
     ///
     /// The driver's.
-    pub(super) fn beside(&self, device: &DeviceEngine, address: u64) -> Result<Vec<PhysicalMemory>, String> {
+    pub(super) fn map_beside(&self, device: &DeviceEngine, address: u64) -> Result<Mapping, String> {
         let mut at = address - self.offset_bytes;
         let piece = |bytes: &u64| {
             let piece = PhysicalMemory::mapped(&device.opened.context, at, *bytes as usize).map_err(text);
             at += bytes;
             piece
         };
-        self.bytes.iter().map(piece).collect()
+        let pieces: Vec<_> = self.bytes.iter().map(piece).collect::<Result<_, String>>()?;
+        map(device, &pieces)
     }
 
-    /// Those that are passed on.
+    /// Those that go by descriptor.
     fn passed(&self) -> &[u64] {
-        if self.kept.is_none() { &self.bytes } else { &[] }
+        if matches!(self.passing, Passing::Descriptors) { &self.bytes } else { &[] }
     }
 }
 
@@ -187,17 +228,13 @@ pub(super) fn pass(
 }
 
 /// Maps pieces one behind the other, for this rank's device.
-///
-/// # Errors
-///
-/// The driver's.
-pub(super) fn map(device: &DeviceEngine, pieces: &[PhysicalMemory]) -> Result<Mapping, String> {
+fn map(device: &DeviceEngine, pieces: &[PhysicalMemory]) -> Result<Mapping, String> {
     Mapping::of_pieces(pieces, &[device.opened.context.device()]).map_err(text)
 }
 
-fn is_any_apart(device: &DeviceEngine) -> Result<(), String> {
-    let any = (0..device.n).any(|rank| is_apart(device, Rank(rank)));
-    any.then_some(()).ok_or_else(|| "no rank is in another process".to_owned())
+/// The handles of pieces.
+fn fabric(pieces: &[PhysicalMemory]) -> Result<Vec<Vec<u8>>, String> {
+    pieces.iter().map(|piece| piece.fabric().map(|handle| handle.0.to_vec()).map_err(text)).collect()
 }
 
 /// Whether a rank is reached and in another process.
@@ -210,6 +247,7 @@ fn note(token: &Token, (rank, number): (Rank, usize)) -> Vec<u8> {
     [&token[..], &rank.0.to_le_bytes(), &(number as u64).to_le_bytes()].concat()
 }
 
-const NOT_FOR_SHARING: &str = "processes cannot share it: its physical memory was made (cuMemCreate) without a handle of posix file descriptors";
+const NOT_FOR_SHARING: &str = "processes cannot share it: not all of its physical memory was made (cuMemCreate) with a \
+                               handle of posix file descriptors, or all with one of a fabric";
 /// All are mapped one by one by every rank.
 const MOST_PIECES: usize = 4096;

@@ -295,15 +295,12 @@ fn views(
 }
 
 fn view(device: &DeviceEngine, rank: Rank, offer: &Offer, passed: &[PhysicalMemory]) -> Result<View, String> {
-    let mapped = |pieces: &[PhysicalMemory], at: &Pieces| {
-        pieces::map(device, pieces).map(|mapping| View::Mapped(mapping, at.offset_bytes))
-    };
     match (&device.peers.links[rank.index()], &offer.refusal, &offer.way) {
         (Link::Proxied(reason), ..) | (_, Some(reason), _) => Err(reason.clone()),
         (Link::Direct { borrows: true, .. }, _, Way::Pieces(pieces))
             if offer.device != device.opened.uuid =>
         {
-            mapped(&pieces.beside(device, offer.address)?, pieces)
+            pieces.map_beside(device, offer.address).map(|mapping| View::Mapped(mapping, pieces.offset_bytes))
         }
         (Link::Direct { borrows: true, .. }, ..) => Ok(View::Here(offer.address)),
         (Link::Direct { .. }, _, Way::Handle(handle, offset_bytes)) => {
@@ -312,10 +309,9 @@ fn view(device: &DeviceEngine, rank: Rank, offer: &Offer, passed: &[PhysicalMemo
             let opened = IpcMemory::open(&device.opened.context, &shared);
             opened.map(View::Opened).map_err(|error| error.to_string())
         }
-        (Link::Direct { .. }, _, Way::Pieces(pieces)) => match &pieces.kept {
-            Some(reason) => Err(reason.clone()),
-            None => mapped(passed, pieces),
-        },
+        (Link::Direct { .. }, _, Way::Pieces(pieces)) => {
+            pieces.map_apart(device, passed).map(|mapping| View::Mapped(mapping, pieces.offset_bytes))
+        }
         (Link::Direct { .. }, _, Way::Closed(reason)) => Err(reason.clone()),
     }
 }
