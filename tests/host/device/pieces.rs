@@ -2,9 +2,9 @@
 
 use ccl::{
     Addresses, Communicator, Config, DeviceBuffer, DeviceWindow, Fault, Rank, ReduceOp, Request, Result,
-    local,
+    Stream, local,
 };
-use ccl_cuda::{Mapping, PhysicalMemory, Sharing};
+use ccl_cuda::{CaptureMode, Mapping, PhysicalMemory, Sharing};
 
 use super::alone::{Fake, alone, in_processes, settings, stream};
 
@@ -15,6 +15,8 @@ const ALONE: [(&str, &str); 2] = [("CCL_DEVICE", "local"), ("CCL_CUDA_SWITCH", "
 const PIECE: usize = 2 << 20;
 /// From somewhere in the first of three pieces into the last.
 const WINDOW: usize = 2 * PIECE;
+/// Elements of a call that is longer than it takes to return from making it.
+const LONG: usize = 32 << 10;
 
 /// Pieces of a device's memory one behind the other, each to be shared in its own way.
 fn pieces(fake: &Fake, device: u32, ways: &[Sharing]) -> Mapping {
@@ -233,6 +235,74 @@ fn calls_between_pieces_of_threads_have_a_kernel() {
 #[test]
 fn calls_between_pieces_of_threads_in_processes_have_a_kernel() {
     all_reduce("calls_between_pieces_of_threads_in_processes_have_a_kernel", (2, 2));
+}
+
+/// An all-reduce on a stream: twice 128 KiB on either side of a seam.
+fn enqueue(comm: &Communicator, own: &Mapping, stream: &Stream) -> Result<[u64; 2]> {
+    let at = own.address() + PIECE as u64 - (LONG as u64) * 4;
+    let mut nothing = [0u64; 0];
+    let call = Request { count: LONG, ..Request::all_reduce_in_place(&mut nothing, ReduceOp::Sum) };
+    // SAFETY: the pieces outlive the call and its graph, and nobody else uses them meanwhile.
+    #[allow(unsafe_code)]
+    unsafe {
+        comm.enqueue(call, Addresses::new(at as *const u8, at as *mut u8), stream)?;
+    }
+    Ok([at, at + 8 * (LONG as u64 - 1)])
+}
+
+/// Unmapping waits for nothing, so a call under way must have what it uses, and a graph for as long as it may be launched.
+fn keeps(fake: &Fake, config: &Config, comm: &Communicator) -> Result<()> {
+    let device = comm.device().unwrap();
+    let (seen, queue) = stream(fake, config, device);
+    let (own, window) = shared(fake, comm)?;
+    write(
+        fake,
+        config,
+        device,
+        (own.address() + PIECE as u64 - (LONG as u64) * 4, 1 + u64::from(comm.rank().0)),
+    );
+    comm.barrier()?;
+    let ends = enqueue(comm, &own, &seen)?;
+    drop(window);
+    assert_eq!(held(fake), [6, 2, 0]);
+    seen.synchronize()?;
+    comm.barrier()?;
+    assert_eq!((held(fake), comm.window_calls()?), ([3, 1, 0], 1));
+    let window = self::window(comm, own.address() + 1020, WINDOW)?;
+    queue.begin_capture(CaptureMode::ThreadLocal).unwrap();
+    enqueue(comm, &own, &seen)?;
+    let mut exec = queue.end_capture().unwrap().instantiate().unwrap();
+    drop(window);
+    for turn in 1..=10 {
+        assert_eq!(held(fake), [6, 2, 0]);
+        // SAFETY: the pieces are there.
+        #[allow(unsafe_code)]
+        unsafe {
+            exec.launch(&queue).unwrap();
+        }
+        seen.synchronize()?;
+        assert_eq!(ends.map(|at| read(fake, config, device, at)), [3 << turn, 0], "turn {turn}");
+    }
+    comm.barrier()?;
+    assert_eq!(comm.window_calls()?, 11);
+    drop(exec);
+    while fake.live("object") > 0 {
+        std::thread::yield_now();
+    }
+    // The next call takes back what the graph kept.
+    comm.barrier()?;
+    assert_eq!(held(fake), [3, 1, 0]);
+    comm.barrier()
+}
+
+#[test]
+fn calls_and_graphs_keep_pieces_whose_handles_are_gone() {
+    alone(module_path!(), "calls_and_graphs_keep_pieces_whose_handles_are_gone", &[], |fake| {
+        let own = [("CCL_CUDA_TWO_SHOT", "1"), ("CCL_ALGO", "all_reduce:two_shot"), ("CCL_DEVICE", "local")];
+        let config = settings(&[own[0], own[1], own[2], ("CCL_PROGRESS_THREAD", "0")]);
+        in_processes((2, 1), &config, |comm| keeps(fake, &config, &comm));
+        fake.assert_nothing_is_left("calls and graphs");
+    });
 }
 
 #[test]

@@ -72,7 +72,8 @@ impl Mailbox {
     pub fn post(&self, to: MailboxName, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<Delivery> {
         let mut space = [MaybeUninit::uninit(); SPACE];
         let mut attached = SendAncillaryBuffer::new(&mut space);
-        if !attached.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        let fit = descriptors.len() <= MOST_DESCRIPTORS;
+        if !(fit && attached.push(SendAncillaryMessage::ScmRights(descriptors))) {
             return Err(Error::bug(format!("{} descriptors for one note", descriptors.len())));
         }
         let sent = to.address().and_then(|address| {
