@@ -56,8 +56,8 @@ fn every_step_runs_or_says_why_not() {
     let said = program::both(&output);
     assert!(output.status.success(), "{said}");
     assert_eq!(report["passed"], true, "{said}");
-    assert!(with(&report, "passed").len() >= 16, "{said}");
-    assert!(report["figures"].as_array().unwrap().len() >= 35, "{said}");
+    assert!(with(&report, "passed").len() >= 28, "{said}");
+    assert!(report["figures"].as_array().unwrap().len() >= 60, "{said}");
     for step in report["steps"].as_array().unwrap() {
         if step["status"] == "not run" {
             let why = step["why"].as_str().unwrap();
@@ -78,6 +78,51 @@ fn a_call_of_the_driver_that_fails_is_seen() {
     let Some((output, report)) = dry(test, &planted, &["--only", "2 ranks in threads"]) else { return };
     assert_eq!(output.status.code(), Some(1), "{}", program::both(&output));
     assert_eq!((&report["passed"], with(&report, "FAILED").len()), (&false.into(), 1));
+}
+
+#[test]
+fn several_devices_are_tried_where_there_are_any() {
+    let test = "several_devices_are_tried_where_there_are_any";
+    let only = ["--only", "several devices"];
+    let Some((output, report)) = dry(test, &[("CCL_FAKE_DEVICES", "3")], &only) else { return };
+    let said = program::both(&output);
+    assert!(output.status.success(), "{said}");
+    // A rank on each of 2 and of 3, and two on each of two, in threads and in processes; windows; the rest.
+    assert_eq!(with(&report, "passed").len(), 12, "{said}");
+    assert_eq!(with(&report, "not run"), ["several devices, NCCL"], "{said}");
+    let rows = report["figures"].as_array().unwrap();
+    let of = |word: &str| rows.iter().filter(|row| row["figure"].as_str().unwrap().contains(word)).count();
+    assert!(of("by multicast") > 0 && of("by multicast") == of("over edges"), "{said}");
+    assert!(rows.iter().all(|row| row["ranks"] == 2 || row["ranks"] == 3), "{said}");
+}
+
+#[test]
+fn that_there_is_one_device_only_is_said_aloud() {
+    let test = "that_there_is_one_device_only_is_said_aloud";
+    let only = ["--only", "several devices"];
+    let Some((output, report)) = dry(test, &[("CCL_FAKE_DEVICES", "1")], &only) else { return };
+    let said = program::both(&output);
+    assert_eq!((with(&report, "not run").len(), with(&report, "passed").len()), (1, 0), "{said}");
+    let why = "the machine has one device: nothing between devices was checked";
+    assert_eq!(report["steps"][0]["why"], why);
+    assert_eq!(report["warnings"][0], why);
+    assert!(report["verdict"].as_str().unwrap().contains(why), "{said}");
+    assert!(said.contains(&format!("!!! {why}")), "{said}");
+}
+
+/// Two devices share nothing through multicast memory, and where one that offers it gets nothing, the step fails.
+#[test]
+fn what_multicast_memory_does_not_do_is_seen() {
+    let test = "what_multicast_memory_does_not_do_is_seen";
+    let only = ["--only", "several devices, multicast"];
+    let Some((output, report)) = dry(test, &[("CCL_FAKE_DEVICES", "2")], &only) else { return };
+    let why = report["steps"][0]["why"].as_str().unwrap();
+    assert!(why.contains("from 3 ranks on, and the machine has 2 devices"), "{}", program::both(&output));
+    let deaf = [("CCL_FAKE_DEVICES", "4"), ("CCL_FAKE_DEAF_DEVICE", "2")];
+    let Some((output, report)) = dry(test, &deaf, &only) else { return };
+    assert_eq!(output.status.code(), Some(1), "{}", program::both(&output));
+    let why = report["steps"][0]["why"].as_str().unwrap();
+    assert!(why.contains("expected switch") && why.contains("has not come"), "{why}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Times the installed NCCL on one device: a line of JSON for each size.
+"""Times the installed NCCL on one device or several: a line of JSON for each size.
 
-    nccl.py --look           which library is there
-    nccl.py --ranks N        all-reduce and all-gather, N ranks of one process on device 0
+    nccl.py --look                       which library is there
+    nccl.py --ranks N [--devices D]      all-reduce and all-gather, N ranks of one process on the first D devices [1] in turn
 
 Memory and streams are PyTorch's; the calls are NCCL's C API.
 """
@@ -22,6 +22,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--look", action="store_true")
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--devices", type=int, default=1)
     options = parser.parse_args()
     library, found = load()
     if options.look:
@@ -31,7 +32,7 @@ def main():
     if not library:
         print(found, file=sys.stderr)
         return 2
-    Ranks(library, options.ranks).time_all()
+    Ranks(library, options.ranks, options.devices).time_all()
     return 0
 
 
@@ -55,13 +56,14 @@ def asked(library):
 
 
 class Ranks:
-    def __init__(self, library, n):
+    def __init__(self, library, n, devices):
         import torch
         self.torch, self.library, self.n = torch, library, n
         self.comms = (ctypes.c_void_p * n)()
-        devices = (ctypes.c_int * n)(*[0] * n)
-        self.check(library.ncclCommInitAll(self.comms, n, devices), "ncclCommInitAll")
-        self.streams = [torch.cuda.Stream(0) for _ in range(n)]
+        self.device_of = [rank % devices for rank in range(n)]
+        made = library.ncclCommInitAll(self.comms, n, (ctypes.c_int * n)(*self.device_of))
+        self.check(made, "ncclCommInitAll")
+        self.streams = [torch.cuda.Stream(device) for device in self.device_of]
 
     def check(self, code, call):
         if code != 0:
@@ -72,16 +74,20 @@ class Ranks:
         for size in SIZES:
             for name, call, blocks in (("allreduce", self.all_reduce, 1), ("allgather", self.all_gather, self.n)):
                 count = max(1, size // 4 // blocks)
-                zeros = lambda length: [self.torch.zeros(length, device="cuda:0") for _ in range(self.n)]
+                zeros = lambda length: [self.torch.zeros(length, device=f"cuda:{device}") for device in self.device_of]
                 send = [part + rank + 1 for rank, part in enumerate(zeros(count))]
                 recv = zeros(count * blocks)
-                self.torch.cuda.synchronize()
+                self.wait()
                 seconds = self.seconds(lambda: call(send, recv, count))
                 factor = {"allreduce": 2 * (self.n - 1) / self.n, "allgather": (self.n - 1) / self.n}[name]
                 moved = 4 * count * blocks
                 print(json.dumps({"peer": "nccl", "coll": name, "ranks": self.n, "bytes": size, "time_us": seconds * 1e6,
                                   "algbw_gbps": moved / seconds / 1e9, "busbw_gbps": moved / seconds / 1e9 * (factor or 1),
                                   "ok": self.right(name, recv, count)}), flush=True)
+
+    def wait(self):
+        for device in set(self.device_of):
+            self.torch.cuda.synchronize(device)
 
     def right(self, name, recv, count):
         n = self.n
@@ -95,8 +101,8 @@ class Ranks:
             for number in range(1, times + 1):
                 call()
                 if number % 256 == 0:
-                    self.torch.cuda.synchronize()
-            self.torch.cuda.synchronize()
+                    self.wait()
+            self.wait()
             return (time.perf_counter() - start) / times
         loop(5)
         estimate = loop(5)

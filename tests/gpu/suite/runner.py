@@ -27,7 +27,7 @@ class Suite:
         self.bin = options.bin
         self.start = time.monotonic()
         self.steps, self.goals, self.figures = [], [], []
-        self.facts = {}
+        self.facts, self.warnings = {}, []
         self.left_s = 0.0
         self.stopped = ""
         self.work = tempfile.TemporaryDirectory(prefix="ccl-gpu-")
@@ -36,7 +36,7 @@ class Suite:
 
     def usual_environment(self):
         own = ("CCL_", "NCCL_", "CUDA_MPS", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "SLURM_")
-        kept = ("CCL_NVCC", "CCL_FAKE_FAIL")
+        kept = ("CCL_NVCC", "CCL_FAKE_FAIL", "CCL_FAKE_DEVICES", "CCL_FAKE_DEAF_DEVICE")
         env = {k: v for k, v in os.environ.items() if k in kept or not k.startswith(own)}
         env["CCL_TUNING_FILE"] = "none"
         # Streams of ranks that share a device may not wait for each other behind one queue, and code that is loaded
@@ -49,6 +49,7 @@ class Suite:
             env["CCL_CUDA_IMAGE"] = str(self.options.image.resolve())
         if self.dry:
             env.update(CCL_CUDA_THREADS="64", CCL_BUFFSIZE="16K", CCL_SLOTS="4", CCL_MAX_NCHANNELS="1")
+            env.setdefault("CCL_FAKE_DEVICES", "4")
         return env
 
     def ranks_environment(self, n, **more):
@@ -119,6 +120,11 @@ class Suite:
             raise Broken(f"{len(bad)} of {len(rows)} results are wrong, first {bad[0]}")
         return rows
 
+    def warn(self, text):
+        """Says something now, and again beside the verdict."""
+        print(f"!!! {text}", flush=True)
+        self.warnings.append(text)
+
     def figure(self, name, value, unit, ranks=None, size=None):
         self.figures.append({"figure": name, "ranks": ranks, "bytes": size, "value": value, "unit": unit})
 
@@ -136,12 +142,13 @@ class Suite:
         verdict = ", ".join(f"{number} {status}" for status, number in count.items())
         missed = sum(goal["status"] == "MISSED" for goal in self.goals)
         verdict += f"; {missed} of {len(self.goals)} goals missed" if self.goals else ""
+        verdict += "".join(f"; {warning}" for warning in self.warnings)
         if self.dry:
             verdict += "; a dry run: no figure is one of a device"
         passed = count[PASSED] > 0 and count[FAILED] == 0 and (self.dry or count[NOT_RUN] == 0)
         report = {"dry": self.dry, "passed": passed, "verdict": verdict, "seconds": round(time.monotonic() - self.start, 1),
                   "machine": {"processor": platform.machine(), "kernel": platform.release(), "cores": os.cpu_count()},
-                  "steps": self.steps, "goals": self.goals, "figures": self.figures, "facts": self.facts}
+                  "warnings": self.warnings, "steps": self.steps, "goals": self.goals, "figures": self.figures, "facts": self.facts}
         self.options.out.parent.mkdir(parents=True, exist_ok=True)
         self.options.out.write_text(json.dumps(report, indent=1) + "\n")
         table = subprocess.run([str(self.bin / "facts"), "table", str(self.options.out)], check=False)

@@ -1,6 +1,7 @@
-//! What a device does apart from calls: copies, launches, registers, the cost of a step, special kernels, replays, aborts.
+//! What a device does apart from calls: copies, launches, registers, the cost of a step, special kernels, replays, aborts; and
+//! how several devices reach each other.
 //!
-//!     facts copy|launch|registers|decode|special|replay|abort [NAME=VALUE ...]
+//!     facts copy|launch|registers|decode|special|replay|abort|devices|ways [NAME=VALUE ...]
 //!     facts compile into=FOLDER [arch=90] [jobs=16] [dtypes=f32,bf16]
 //!     facts table FILE
 //!
@@ -22,6 +23,7 @@ mod table;
 #[path = "../../../../kernels/build/toolchain.rs"]
 #[allow(dead_code, reason = "the build of the kernels uses the rest")]
 mod toolchain;
+mod ways;
 
 use std::process::ExitCode;
 
@@ -64,8 +66,11 @@ fn fact(name: &str, options: &Options) -> Outcome<bool> {
         "special" => special::measure(&machine, options),
         "replay" => calls::replay(&machine, options),
         "abort" => calls::abort(&machine, options),
+        "devices" => ways::devices(&machine),
+        "ways" => ways::ways(&machine, options),
         other => Err(format!(
-            "expected copy, launch, registers, decode, special, replay, abort, compile or table, found `{other}`"
+            "expected copy, launch, registers, decode, special, replay, abort, devices, ways, compile or table, \
+             found `{other}`"
         )
         .into()),
     }

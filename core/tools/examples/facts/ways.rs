@@ -1,0 +1,67 @@
+//! Several devices: which there are, and how ranks with a device of their own reach each other.
+
+use std::collections::BTreeSet;
+
+use ccl::{Collective, Communicator, Dtype, Rank, local};
+use serde_json::{Value, json};
+
+use crate::machine::{Machine, Options, Outcome};
+
+/// How many devices there are, between which of them kernels have no way, and whether all have multicast memory.
+pub(crate) fn devices(machine: &Machine) -> Outcome<bool> {
+    let devices = machine.context.driver().devices()?;
+    let mut apart = Vec::new();
+    for (place, one) in devices.iter().enumerate() {
+        for other in &devices[place + 1..] {
+            if !(one.link_to(other)?.access && other.link_to(one)?.access) {
+                apart.push(json!([one.ordinal(), other.ordinal()]));
+            }
+        }
+    }
+    let multicast = devices.iter().all(|device| device.abilities().multicast);
+    println!(
+        "{}",
+        json!({ "fact": "devices", "devices": devices.len(), "apart": apart, "multicast": multicast })
+    );
+    Ok(true)
+}
+
+/// What ranks in threads say of their devices and of the ways between them; a broadcast that must be right, and the
+/// payloads of it that were stored once for all.
+pub(crate) fn ways(machine: &Machine, options: &Options) -> Outcome<bool> {
+    let (n, count) = (options.number("ranks", 2)? as u32, options.number("count", 1 << 16)? as usize);
+    let mut ok = true;
+    for (rank, outcome) in
+        local::try_run_with(&machine.config, n, |comm| of_rank(&comm, count))?.into_iter().enumerate()
+    {
+        match outcome {
+            Ok(said) => {
+                ok &= said["ok"] == Value::Bool(true);
+                println!("{said}");
+            }
+            Err(error) => {
+                ok = false;
+                eprintln!("facts ways: rank {rank}: {error}");
+            }
+        }
+    }
+    Ok(ok)
+}
+
+fn of_rank(comm: &Communicator, count: usize) -> ccl::Result<Value> {
+    let (me, n) = (comm.rank(), comm.size());
+    let mut paths = BTreeSet::new();
+    for peer in (0..n).map(Rank).filter(|peer| *peer != me) {
+        paths.insert(comm.path(peer)?.kind.name());
+    }
+    let mut values = vec![me.0; count];
+    let root = Rank(n - 1);
+    comm.broadcast(&mut values, root)?;
+    let ok = values.iter().all(|value| *value == root.0);
+    let explained = comm.explain(Collective::Broadcast, Dtype::U32, count, root)?;
+    let payloads = if comm.device().is_some() { comm.multicast_payloads()? } else { 0 };
+    // Nobody leaves before all have looked.
+    comm.barrier()?;
+    Ok(json!({ "fact": "ways", "rank": me.0, "ranks": n, "device": comm.device(), "paths": paths,
+        "protocol": explained.protocol, "payloads": payloads, "ok": ok }))
+}
