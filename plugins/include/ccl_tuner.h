@@ -101,7 +101,9 @@ typedef struct {
   uint64_t comm_id;         /* different for other communicators */
   const char *name;         /* null in this version */
   const char *reach;        /* how the farthest two ranks reach each other: "memory", "memory_direct",
-                             * "loopback" (a network that does not leave the host), "network" */
+                             * "loopback" (a network that does not leave the host), "network", "devices" (each
+                             * rank has one that reaches all others'), "multicast" (and what all ranks are sent
+                             * is stored once) */
   uint32_t min_node_ranks;  /* ranks of the host that has the fewest */
   uint32_t max_node_ranks;  /* of the one that has the most */
   uint32_t max_channels;    /* most channels a call may have */

@@ -45,7 +45,7 @@ use ccl_plan::machine::{Buffers, Case};
 
 pub use bootstrap::Bootstrap;
 pub use error::{Error, Result};
-pub use fluid::{Route, fluid};
+pub use fluid::{Route, fluid, fluid_by_switch};
 pub use job::Job;
 pub use machine::{Fabric, Fault, Machine, Reach};
 pub use network::Network;

@@ -29,6 +29,9 @@ pub struct Machine {
     /// What a device folds.
     #[serde(default = "unlimited")]
     pub fold_gb_per_s: f64,
+    /// Whether the switch of a node copies on the way what a device sends to all others. It does for ranks of one node.
+    #[serde(default)]
+    pub multicast: bool,
 }
 
 /// How devices reach each other.
@@ -170,6 +173,7 @@ impl Machine {
             fabric: Fabric::Flat,
             launch_us: 0.0,
             fold_gb_per_s: unlimited(),
+            multicast: false,
         }
     }
 }

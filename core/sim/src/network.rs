@@ -119,6 +119,24 @@ impl Network {
         Route { link, shared }
     }
 
+    /// The way to all others of a rank's node at once, if the node's switch copies: the links to each of them.
+    pub fn route_to_all(&self, from: Rank, channel: Channel) -> Option<Route> {
+        let on_node = |rank: &Rank| *rank != from && self.node(*rank) == self.node(from);
+        let others = (0..self.machine.ranks()).map(Rank).filter(on_node);
+        let ways = others.map(|to| self.route(from, to, channel)).filter(|_| self.machine.multicast);
+        ways.reduce(|mut all, way| {
+            all.shared.extend(way.shared);
+            all.shared.sort_unstable();
+            all.shared.dedup();
+            let slower = |one: f64, other: f64| one.max(other);
+            let link = Link {
+                alpha_ns: slower(all.link.alpha_ns, way.link.alpha_ns),
+                beta_ns_per_byte: slower(all.link.beta_ns_per_byte, way.link.beta_ns_per_byte),
+            };
+            Route { link, ..all }
+        })
+    }
+
     /// The NICs on the way of a channel; `None` inside of a node.
     fn nics_of(&self, from: Rank, to: Rank, channel: Channel) -> Option<(u32, u32)> {
         let nics = (self.nic_in_use(from, channel), self.nic_in_use(to, channel));

@@ -1,6 +1,6 @@
 //! One pass of all lanes of a channel as flat lists: what is left to do once the cursor has spoken.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use ccl_plan::cost::sends_the_same;
@@ -40,10 +40,24 @@ pub(crate) struct Step {
     /// Slots that it fills for them where one serves all receivers of the same: at most one, and none if the step before it in
     /// its lane has sent the same.
     pub(crate) fills: u8,
+    /// What of that goes to all others, and so is copied where a switch does that.
+    pub(crate) to_all: ToAll,
     /// Where its data is beside edges.
     pub(crate) memory: Touched,
     /// Index of the first of its edges.
     pub(crate) edges: u32,
+}
+
+/// Whether a step is one of those by which a rank sends the same to all others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum ToAll {
+    /// It is not.
+    #[default]
+    No,
+    /// The first of them, which stores.
+    Stores,
+    /// Another, which tells its receivers.
+    Tells,
 }
 
 /// What a step touches of its rank's own buffers.
@@ -117,7 +131,7 @@ impl Pass {
         let layout = job.layout(place, count);
         let mut cursor = Cursor::new(&text.program, lane, Channel(0), &layout, Rank(job.root().0));
         let shares = sends_the_same(text.program.collective);
-        let mut last = None;
+        let (mut last, first_step) = (None, self.steps.len());
         while let Some(action) = cursor.next(&text.program, &layout) {
             let before = last.take();
             let first = self.edges.len() as u32;
@@ -153,6 +167,7 @@ impl Pass {
             last = last.filter(|_| sends > 0);
             self.steps.push(Step {
                 fills: fills as u8,
+                to_all: ToAll::No,
                 bytes: count as u64 * job.element_bytes,
                 folds: folds as u8,
                 receives: receives as u8,
@@ -161,6 +176,7 @@ impl Pass {
                 edges: first,
             });
         }
+        self.find_to_all(first_step, job.n(), edges);
         if self.steps.len() > MOST_STEPS {
             return Err(Error::usage(
                 format!("expected at most {MOST_STEPS} steps in a pass, found more among {} ranks", job.n()),
@@ -168,6 +184,27 @@ impl Pass {
             ));
         }
         Ok(())
+    }
+
+    /// Marks the steps from `first` on by which their rank sends the same to all of `n` − 1 others, who are more than one.
+    fn find_to_all(&mut self, first: usize, n: u32, edges: &Edges) {
+        let mut start = first;
+        while start < self.steps.len() {
+            let others = self.steps[start + 1..].iter().take_while(|step| step.sends > 0 && step.fills == 0);
+            let end = start + 1 + others.count();
+            let run = &self.steps[start..end];
+            if n > 2 && run[0].fills == 1 && self.reaches(run, edges) + 1 == n as usize {
+                self.steps[start..end].iter_mut().for_each(|step| step.to_all = ToAll::Tells);
+                self.steps[start].to_all = ToAll::Stores;
+            }
+            start = end;
+        }
+    }
+
+    /// How many ranks these steps send to.
+    fn reaches(&self, run: &[Step], edges: &Edges) -> usize {
+        let sends = run.iter().flat_map(|step| self.sends(step));
+        sends.map(|edge| edges.ends[*edge as usize].1).collect::<BTreeSet<u32>>().len()
     }
 
     /// Adds the edges among `sites`; how many they are.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ccl_plan::cost::{Rates, cost};
+use ccl_plan::cost::{Multicast, Rates, cost};
 use ccl_plan::machine::Case;
 use ccl_plan::machine::clock::Link;
 use ccl_plan::program::Program;
@@ -289,6 +289,7 @@ fn formulas_are_the_sweep_without_contention() {
         cores: 0,
         pulls: false,
         shares: false,
+        multicast: Multicast::NONE,
     };
     for (collective, algorithm) in [
         (AllReduce, Ring),

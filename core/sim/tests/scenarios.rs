@@ -119,3 +119,61 @@ fn wrong_scenarios_say_what_to_write() {
         assert!(found.contains(expected), "{text}: {found}");
     }
 }
+
+/// A node of devices whose switch copies, or does not.
+fn by_switch(collective: &str, algorithm: &str, (multicast, ranks): (bool, u32), engine: &str) -> String {
+    format!(
+        r#"
+        collective = "{collective}"
+        algorithms = ["{algorithm}"]
+        ranks = [{ranks}]
+        bytes = ["64M"]
+        engine = "{engine}"
+        machine = {{ like = "dgx-h100", multicast = {multicast} }}
+        "#
+    )
+}
+
+/// Who sends more than anybody receives gains, by the factor by which it does, and nobody else.
+#[test]
+fn formulas_and_flows_agree_on_what_a_switch_copies() {
+    for (collective, algorithm, gain) in [
+        ("broadcast", "direct", 6.96),
+        ("all_gather", "direct", 1.0),
+        ("all_reduce", "one_shot", 1.0),
+        ("all_reduce", "two_shot", 1.0),
+        ("broadcast", "binomial", 1.0),
+        ("all_reduce", "ring", 1.0),
+    ] {
+        for engine in ["formula", "fluid"] {
+            let time =
+                |multicast| points(&by_switch(collective, algorithm, (multicast, 8), engine))[0].time_us;
+            let found = time(false) / time(true);
+            assert!((found - gain).abs() < 0.01, "{collective}.{algorithm} by {engine}: {found}");
+        }
+    }
+    // Of one sender, and of all at once, both engines say the same.
+    for (collective, algorithm) in [("broadcast", "direct"), ("all_gather", "direct")] {
+        let [formula, flows] = ["formula", "fluid"]
+            .map(|engine| points(&by_switch(collective, algorithm, (true, 8), engine))[0].time_us);
+        assert!((formula / flows - 1.0).abs() < 1e-5, "{collective}: {formula} {flows}");
+    }
+}
+
+#[test]
+fn what_a_switch_copies_is_not_swept() {
+    let answer = |text: &str| Scenario::parse(text).unwrap().questions()[0].answer();
+    let error = answer(&by_switch("broadcast", "direct", (true, 8), "sweep")).unwrap_err();
+    assert!(error.to_string().contains("expected the engine fluid"), "{error}");
+    // A chain is not copied, two ranks are not enough, and between nodes nothing is.
+    for (algorithm, ranks) in [("ring", 8), ("direct", 2), ("direct", 16)] {
+        let swept = |multicast| {
+            answer(&by_switch("broadcast", algorithm, (multicast, ranks), "sweep")).unwrap().time_us
+        };
+        assert_eq!(swept(true), swept(false), "{algorithm} {ranks}");
+        let flows = |multicast| {
+            answer(&by_switch("broadcast", algorithm, (multicast, ranks), "fluid")).unwrap().time_us
+        };
+        assert_eq!(flows(true), flows(false), "{algorithm} {ranks}");
+    }
+}

@@ -106,6 +106,33 @@ fn a_choice_is_explained() {
 }
 
 #[test]
+fn what_a_switch_copies_is_named() {
+    let explained = |words: &str| {
+        let found = output(&format!("plan explain {words}"), &[("CCL_TUNING_FILE", "none")]);
+        String::from_utf8(found.stdout).unwrap()
+    };
+    let sized = explained("broadcast -n 4 --path multicast -b 64K,8M");
+    assert_eq!(sized.matches("direct by switch").count(), 1, "{sized}");
+    let ranges = explained("all_gather -n 8 --path multicast");
+    assert!(ranges.contains("direct by switch"), "{ranges}");
+    for path in ["devices", "memory", "memory-direct", "network"] {
+        let plain = explained(&format!("all_gather -n 8 --path {path} -b 8M"));
+        assert!(plain.contains("chosen") && !plain.contains("switch"), "{path}: {plain}");
+    }
+    let json = explained("all_reduce -n 8 --path multicast -b 8M --json");
+    let value: Value = serde_json::from_str(&json).unwrap();
+    let candidates = value["sizes"][0]["candidates"].as_array().unwrap();
+    let copied = candidates.iter().filter(|candidate| candidate["multicast"] == true);
+    let mut copied: Vec<&str> = copied.map(|candidate| candidate["algorithm"].as_str().unwrap()).collect();
+    copied.sort_unstable();
+    assert_eq!(copied, ["one_shot", "one_shot_tree", "two_shot", "two_shot_tree"]);
+    // Under other protocols nothing is stored once.
+    let none = [("CCL_TUNING_FILE", "none"), ("CCL_PROTO", "ll")];
+    let without = output("plan explain all_gather -n 8 --path multicast -b 8M", &none);
+    assert!(!String::from_utf8(without.stdout).unwrap().contains("switch"));
+}
+
+#[test]
 fn the_doctor_says_what_would_be_used() {
     let settings = [("CCL_SLOTS", "4"), ("CCL_NO_SUCH_SETTING", "1"), ("CCL_CUDA_IMAGE", "/proc/self/exe")];
     let output = output("doctor --json", &settings);

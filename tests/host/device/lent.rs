@@ -23,7 +23,7 @@ fn registered_memory_is_lent() {
             ("CCL_P2P_DISABLE", "1", Some("CCL_P2P_DISABLE")),
         ];
         let results = kinds.map(|(name, value, refusal)| {
-            let config = settings(&[(name, value), SIMPLE]);
+            let config = settings(&[(name, value), SIMPLE, TWO_SHOT]);
             let run = |comm: Communicator| {
                 let device = comm.device().unwrap();
                 let mut buffer = DeviceBuffer::new(&config, device, 40_000)?;
@@ -67,7 +67,7 @@ fn memory_that_is_not_one_piece_is_not_registered() {
 #[test]
 fn captured_calls_lend_without_registration() {
     alone(module_path!(), "captured_calls_lend_without_registration", &[], |fake| {
-        let config = settings(&[("CCL_DEVICE", "local"), SIMPLE]);
+        let config = settings(&[("CCL_DEVICE", "local"), SIMPLE, TWO_SHOT]);
         local::run_with(&config, 2, |comm| captured(fake, &comm, &config)).unwrap();
         fake.assert_nothing_is_left("captured lending");
     });
@@ -111,5 +111,7 @@ fn reduce(count: usize) -> Request<'static> {
     Request { count, ..Request::all_reduce_in_place(&mut [0.0f32; 0], ReduceOp::Sum) }
 }
 
+/// An algorithm that sends what stays as it is, in place too.
+const TWO_SHOT: (&str, &str) = ("CCL_ALGO", "all_reduce:two_shot");
 /// The protocol under which slots lend.
 const SIMPLE: (&str, &str) = ("CCL_PROTO", "simple");

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use ccl::exec::Reach;
 use ccl::{Collective, Communicator, Config, Dtype, Rank, Result, UniqueId, local};
 
 use super::alone::{alone, settings};
@@ -65,6 +66,66 @@ fn one_shot_all_reduces_of_every_dtype_and_operation() {
             comm.multicast_payloads()
         });
         assert!(sent.unwrap().iter().all(|sent| *sent > 0));
+    });
+}
+
+/// How ranks reach each other is what multicast memory and devices of their own make of it, on all ranks alike.
+#[test]
+fn selection_knows_how_devices_reach_each_other() {
+    alone(module_path!(), "selection_knows_how_devices_reach_each_other", &DEVICES, |_| {
+        let reach = |more: &[(&'static str, &'static str)], n| {
+            let said = local::run_with(&with(more), n, |comm| {
+                let said = comm.explain(Collective::Broadcast, Dtype::F32, 1 << 20, Rank(0))?;
+                Ok((said.reach, said.cores))
+            });
+            let said = said.unwrap();
+            assert!(said.iter().all(|one| *one == said[0]), "{said:?}");
+            said[0].0
+        };
+        assert_eq!(reach(&[], 3), Reach::Multicast);
+        assert_eq!(reach(&[], 2), Reach::Devices);
+        assert_eq!(reach(&[("CCL_CUDA_SWITCH", "0")], 3), Reach::Devices);
+        // Ranks that share a device, work on host memory or go through it are as they were.
+        assert_eq!(reach(&[("CCL_DEVICE", "0,1,0")], 3), Reach::Memory);
+        assert_eq!(reach(&[("CCL_DEVICE", "0,1,none")], 3), Reach::Memory);
+        assert_eq!(reach(&[("CCL_P2P_DISABLE", "1")], 3), Reach::Memory);
+    });
+}
+
+/// What the cost model counts once is what goes through multicast memory, whatever the protocols, on all ranks alike.
+#[test]
+fn selection_knows_what_is_stored_once() {
+    alone(module_path!(), "selection_knows_what_is_stored_once", &DEVICES, |_| {
+        let (mut stored, mut not) = (0, 0);
+        for protocols in ["", "simple", "^ll128", "ll", "simple;broadcast:ll128"] {
+            for algorithms in ["", ALGORITHMS] {
+                let config = with(&[("CCL_PROTO", protocols), ("CCL_ALGO", algorithms)]);
+                let said = local::run_with(&config, 4, |comm| {
+                    let mut said = Vec::new();
+                    for kind in [KINDS[0], KINDS[1], KINDS[2], Collective::ReduceScatter] {
+                        for count in [1, 2048, 8192, 8193, 1 << 17, 1 << 19, (1 << 19) + 1, 1 << 22] {
+                            let one = comm.explain(kind, Dtype::F32, count, Rank(0))?;
+                            said.push((
+                                kind,
+                                one.bytes,
+                                one.choice,
+                                one.candidates[0].multicast,
+                                one.protocol,
+                            ));
+                        }
+                    }
+                    Ok(said)
+                });
+                let said = said.unwrap();
+                assert!(said.iter().all(|one| *one == said[0]), "{protocols} {algorithms}");
+                for one @ (.., counted, protocol) in &said[0] {
+                    assert_eq!(*counted, *protocol == Some("switch"), "{protocols} {algorithms}: {one:?}");
+                    *(if *counted { &mut stored } else { &mut not }) += 1;
+                }
+            }
+        }
+        println!("{stored} stored once, {not} not");
+        assert!(stored > 30 && not > 30, "{stored} {not}");
     });
 }
 

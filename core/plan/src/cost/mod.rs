@@ -9,11 +9,14 @@
 mod counted;
 mod crowd;
 mod logarithmic;
+mod multicast;
 mod nodes;
 mod shared;
 mod work;
 
 pub use self::counted::Counted;
+use self::multicast::multicast;
+pub use self::multicast::{Multicast, sends_to_all};
 pub use self::nodes::{Nodes, Traffic};
 pub use self::shared::SHORT_BYTES;
 use self::shared::shared;
@@ -55,6 +58,8 @@ pub struct Rates {
     pub pulls: bool,
     /// Whether one slot serves all receivers of the same.
     pub shares: bool,
+    /// Where a switch copies what a rank sends to all others.
+    pub multicast: Multicast,
 }
 
 /// What a plan costs.
@@ -114,6 +119,7 @@ impl Rates {
         cores: 0,
         pulls: false,
         shares: true,
+        multicast: Multicast::NONE,
     };
 
     /// The same where ranks may read each other's memory.
@@ -136,6 +142,7 @@ impl Rates {
         cores: 0,
         pulls: false,
         shares: false,
+        multicast: Multicast::NONE,
     };
 
     /// TCP between the ranks of one host, which costs its cores more than they wait; measured.
@@ -155,6 +162,7 @@ impl Rates {
         cores: 0,
         pulls: false,
         shares: false,
+        multicast: Multicast::NONE,
     };
 
     /// RDMA over a 200 Gb/s network.
@@ -174,6 +182,28 @@ impl Rates {
         cores: 0,
         pulls: false,
         shares: false,
+        multicast: Multicast::NONE,
+    };
+
+    /// Devices, one for each rank, that reach each other's memory: of the order of NVLink, and of one block of threads for each
+    /// channel. No device has been measured.
+    pub const DEVICES: Rates = Rates {
+        alpha_ns: 2_000.0,
+        switch_ns: 0.0,
+        turn_ns: 0.0,
+        message_ns: 0.0,
+        move_ns: 300.0,
+        beta_ns_per_byte: 0.003,
+        channel_beta_ns_per_byte: 0.05,
+        gamma_ns_per_byte: 0.02,
+        far: 0.0,
+        far_bytes: 1.0,
+        workers: 32,
+        chunk_bytes: 32 << 10,
+        cores: 0,
+        pulls: false,
+        shares: false,
+        multicast: Multicast::NONE,
     };
 
     /// These rates where `n` ranks share so many cores; 0 if each has one of its own.
@@ -203,9 +233,15 @@ impl Rates {
         cost.waits as f64 * (self.alpha_ns + self.turn_ns) + path_ns.max(work_ns)
     }
 
+    /// The least calls of a collective among `n` ranks at which its costs jump: where messages are read where the sender has
+    /// them, and where what all are sent is stored once.
+    pub(crate) fn jumps(&self, collective: Collective, n: u32) -> impl Iterator<Item = u64> {
+        self.jumps_at(collective, n).into_iter().chain(self.multicast.from(collective).filter(|_| n > 2))
+    }
+
     /// The least call of a collective among `n` ranks whose messages are read where the sender has them, if there is
-    /// one: there its costs jump.
-    pub(crate) fn jumps_at(&self, collective: Collective, n: u32) -> Option<u64> {
+    /// one.
+    fn jumps_at(&self, collective: Collective, n: u32) -> Option<u64> {
         let from = read_from_bytes(collective, n).filter(|_| self.pulls)?;
         Some(match collective {
             Collective::Send | Collective::Recv => from,
@@ -253,6 +289,9 @@ pub fn cost(
     let cost = match rates.jumps_at(collective, n) {
         Some(from) if bytes >= from => pulled(collective, algorithm, &load, pushed),
         _ if rates.shares => shared(collective, algorithm, &load, rates, pushed),
+        _ if rates.multicast.serves(collective, algorithm, n, bytes) => {
+            multicast((collective, algorithm), &load, (rates, channels), pushed)
+        }
         _ => pushed,
     };
     match rates.turn_ns > 0.0 {
@@ -519,6 +558,7 @@ mod tests {
         cores: 0,
         pulls: false,
         shares: false,
+        multicast: Multicast::NONE,
     };
 
     #[test]

@@ -115,6 +115,8 @@ pub struct Candidate {
     pub channels: u16,
     /// The time it would take.
     pub time_ns: f64,
+    /// Whether a switch copies what its ranks send to all others.
+    pub multicast: bool,
     /// What became of it.
     pub standing: Standing,
 }
@@ -229,6 +231,11 @@ impl Inputs {
         self.nodes.as_ref().filter(|nodes| nodes.n() == self.n)
     }
 
+    /// Whether a switch copies what ranks of such a call send to all others.
+    pub fn multicast_serves(&self, collective: Collective, algorithm: Algorithm, bytes: u64) -> bool {
+        self.known_nodes().is_none() && self.rates.multicast.serves(collective, algorithm, self.n, bytes)
+    }
+
     /// The user's own program for a collective.
     pub fn user_algorithm(&self, collective: Collective) -> Option<&UserAlgorithm> {
         self.user.iter().find(|user| user.plan().collective() == collective)
@@ -281,20 +288,26 @@ fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
         cores,
         pulls,
         shares,
+        multicast,
     } = rates;
     let steps = [alpha_ns, switch_ns, turn_ns, message_ns, move_ns];
     let bytes = [beta_ns_per_byte, channel_beta_ns_per_byte, gamma_ns_per_byte, far, far_bytes];
     steps.into_iter().chain(bytes).for_each(|rate| fingerprint.word(rate.to_bits()));
     let words = [(*workers).into(), *chunk_bytes, (*cores).into(), u64::from(*pulls), u64::from(*shares)];
     words.into_iter().for_each(|word| fingerprint.word(word));
+    for collective in Collective::ALL {
+        let from = multicast.from(collective);
+        fingerprint.word(u64::from(from.is_some()));
+        fingerprint.word(from.unwrap_or(0));
+    }
 }
 
 /// One decision for each power of two, each rule or advice and each size where costs jump, neighbours that agree merged.
 fn table(inputs: &Inputs, collective: Collective) -> Vec<(u64, Choice)> {
     let mut table: Vec<(u64, Choice)> = Vec::new();
     let question = Question::new(inputs, collective);
-    let jump = inputs.rates.jumps_at(collective, inputs.n).map(|bytes| bytes - 1);
-    let own = jump.into_iter().chain(inputs.advice.bounds(collective));
+    let jumps = inputs.rates.jumps(collective, inputs.n).filter_map(|bytes| bytes.checked_sub(1));
+    let own = jumps.chain(inputs.advice.bounds(collective));
     let mut least = 0;
     for bound in bounds(&inputs.rules, collective, own, SMALLEST_POWER..=LARGEST_POWER - 1) {
         // The middle of the two powers of two that it lies between, or what of that is decided here.
@@ -369,7 +382,8 @@ impl Question<'_> {
             let channels = self.channels(algorithm, bytes);
             let time_ns = self.time_ns(Choice { algorithm, channels }, bytes);
             let standing = standing(inputs, collective, algorithm);
-            Candidate { algorithm, channels, time_ns, standing }
+            let multicast = inputs.multicast_serves(collective, algorithm, bytes);
+            Candidate { algorithm, channels, time_ns, multicast, standing }
         };
         let mut all: Vec<Candidate> = all_algorithms(inputs, collective).map(candidate).collect();
         leave_one_order(inputs, collective, &mut all);

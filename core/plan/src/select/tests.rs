@@ -3,6 +3,7 @@ use alloc::string::String;
 use alloc::vec;
 
 use super::*;
+use crate::cost::Multicast;
 use crate::verify::Depth;
 
 fn inputs(n: u32, rates: Rates) -> Inputs {
@@ -406,6 +407,88 @@ fn a_program_of_the_users_competes_or_is_forced() {
     assert_ne!(plain.fingerprint(), Inputs { user: own, ..plain.clone() }.fingerprint());
 }
 
+/// Devices whose switch copies what all are sent in calls of more than 2 MiB, where edges follow `simple`.
+const COPYING: Rates = Rates { multicast: Multicast::from_bytes_on((2 << 20) + 1), ..Rates::DEVICES };
+
+#[test]
+fn golden_tables_of_devices() {
+    let (plain, broadcast, all_gather) = (Rates::DEVICES, Collective::Broadcast, Collective::AllGather);
+    let golden = [
+        // One channel: what it stores once is less to move.
+        (8, 1, plain, all_gather, "<= 1048576 direct x1; else ring x1"),
+        (8, 1, COPYING, all_gather, "<= 1048576 direct x1; <= 2097152 ring x1; else direct x1"),
+        (
+            8,
+            1,
+            plain,
+            Collective::AllReduce,
+            "<= 2048 one_shot x1; <= 32768 recursive_doubling x1; <= 1048576 two_shot x1; else ring x1",
+        ),
+        (
+            8,
+            1,
+            COPYING,
+            Collective::AllReduce,
+            "<= 2048 one_shot x1; <= 32768 recursive_doubling x1; <= 1048576 two_shot x1; <= 2097152 ring x1; else two_shot x1",
+        ),
+        // Many: links decide, and only who sends more than it receives gains.
+        (
+            3,
+            32,
+            plain,
+            all_gather,
+            "<= 2048 direct x1; <= 4096 direct x2; <= 16384 direct x4; <= 32768 direct x8; <= 2097152 direct x16; <= 8388608 direct x32; else ring x32",
+        ),
+        (
+            3,
+            32,
+            COPYING,
+            all_gather,
+            "<= 2048 direct x1; <= 4096 direct x2; <= 16384 direct x4; <= 32768 direct x8; <= 2097152 direct x16; <= 8388608 direct x32; else ring x32",
+        ),
+        (
+            3,
+            32,
+            plain,
+            broadcast,
+            "<= 512 binomial x1; <= 1024 binomial x2; <= 2048 binomial x4; <= 8192 binomial x8; <= 524288 binomial x16; <= 1048576 binomial x32; <= 4194304 ring x16; else ring x32",
+        ),
+        (
+            3,
+            32,
+            COPYING,
+            broadcast,
+            "<= 512 binomial x1; <= 1024 binomial x2; <= 2048 binomial x4; <= 8192 binomial x8; <= 524288 binomial x16; <= 1048576 binomial x32; <= 2097152 ring x16; <= 8388608 direct x32; else ring x32",
+        ),
+    ];
+    for (n, max_channels, rates, collective, expected) in golden {
+        let selection = Selection::new(Inputs { max_channels, ..inputs(n, rates) }).unwrap();
+        assert_eq!(shown(&selection, collective), expected, "{collective} n={n} x{max_channels}");
+    }
+}
+
+/// What is said to be stored once is what the cost counts so.
+#[test]
+fn an_explanation_says_what_a_switch_copies() {
+    let selection = Selection::new(inputs(8, COPYING)).unwrap();
+    let copied = |collective, bytes| {
+        let all = selection.explain(collective, bytes);
+        let those = all.iter().filter(|candidate| candidate.multicast);
+        let mut names: Vec<&str> = those.map(|candidate| candidate.algorithm.name()).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(copied(Collective::Broadcast, 4 << 20), ["direct"]);
+    assert_eq!(copied(Collective::Broadcast, 2 << 20), [""; 0]);
+    assert_eq!(
+        copied(Collective::AllReduce, 4 << 20),
+        ["one_shot", "one_shot_tree", "two_shot", "two_shot_tree"]
+    );
+    assert_eq!(copied(Collective::ReduceScatter, 4 << 20), [""; 0]);
+    let of_host = Selection::new(inputs(8, Rates::SHARED_MEMORY)).unwrap();
+    assert!(of_host.explain(Collective::Broadcast, 4 << 20).iter().all(|candidate| !candidate.multicast));
+}
+
 #[test]
 fn every_input_is_in_the_fingerprint() {
     let base = inputs(8, Rates::SHARED_MEMORY);
@@ -413,6 +496,8 @@ fn every_input_is_in_the_fingerprint() {
         inputs(9, Rates::SHARED_MEMORY),
         inputs(8, Rates::RDMA),
         inputs(8, Rates { gamma_ns_per_byte: 0.016, ..Rates::SHARED_MEMORY }),
+        inputs(8, Rates { multicast: Multicast::from_bytes_on(0), ..Rates::SHARED_MEMORY }),
+        inputs(8, Rates { multicast: Multicast::from_bytes_on(1), ..Rates::SHARED_MEMORY }),
         Inputs { max_channels: 4, ..base.clone() },
         Inputs { max_peers: 4, ..base.clone() },
         Inputs { level: Level::Size, ..base.clone() },

@@ -22,7 +22,7 @@ pub struct Explanation {
     pub nodes: u32,
     /// How the farthest peer is reached.
     pub reach: Reach,
-    /// Cores that all ranks share; 0 if they are not on one host.
+    /// Cores that all ranks share; 0 if they are not on one host, or have devices of their own.
     pub cores: u32,
     /// The size that the choice goes by, in bytes: the vector, or all n blocks.
     pub bytes: u64,

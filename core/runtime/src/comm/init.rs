@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use ccl_plan::Rank;
+use ccl_plan::cost::Multicast;
 use ccl_plugin_host::NetPlugin;
 use ccl_plugin_host::profiler::Watched;
 
@@ -162,12 +163,20 @@ impl Communicator {
         let cores = fabric.cores_of_one_host()?;
         let roomy = !all.used && fabric.is_roomy_for_all()?;
         let direct = if hosted { direct_reads(&mut fabric, &control, roomy, config)? } else { Direct::Never };
-        let reach = match all.used {
-            true if cores > 0 => Reach::Loopback,
-            true => Reach::Network,
-            // What a trial says must not choose another algorithm, and with it other bits.
-            false if matches!(direct, Direct::WhereFaster | Direct::From(_)) => Reach::MemoryDirect,
-            false => Reach::Memory,
+        let device_cut =
+            (!hosted).then(|| (fabric.slots(), fabric.slot_bytes(), plans::most_channels(config)));
+        let here = opened.is_some();
+        let device = match device_cut {
+            None => None,
+            Some(cut) => {
+                let gather = |bytes| control.all_gather(bytes);
+                DeviceEngine::join(opened, (rank, n), fabric.infos()?, cut, (control.board(), &gather))?
+            }
+        };
+        let links @ (reach, ..) = match device.as_ref().and_then(|device| device.reach()) {
+            // What devices do takes no core's time.
+            Some((reach, multicast)) => (reach, 0, multicast),
+            None => (host_reach(&all, cores, direct), cores, Multicast::NONE),
         };
         let network_only = all.used && !all.memory && hosted;
         let nodes = fabric.nodes()?;
@@ -175,7 +184,7 @@ impl Communicator {
         let whole = if fabric.hosts_are_whole()? { &nodes[..] } else { &[] };
         // In a host ranks go through memory, unless they are not to anywhere.
         let near = if network_only { Reach::Loopback } else { Reach::Memory };
-        let selection = plans::tuned_selection(config, n, (reach, cores), (whole, near), &tuning)?;
+        let selection = plans::tuned_selection(config, n, links, (whole, near), &tuning)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
         let direct = if all.used { Direct::Never } else { direct };
         let slot_bytes = if network_only { fabric.net_slot_bytes() } else { fabric.slot_bytes() };
@@ -199,15 +208,9 @@ impl Communicator {
             selection
         };
         let mut plans = Plans::new((rank, n), cut, reach, selection, nodes);
-        let device_cut = (!hosted).then(|| (fabric.slots(), slot_bytes, plans::most_channels(config)));
-        let device = match device_cut {
-            None => None,
-            Some(cut) => {
-                plans.keep_to_slots(opened.is_some());
-                let gather = |bytes| control.all_gather(bytes);
-                DeviceEngine::join(opened, (rank, n), fabric.infos()?, cut, (control.board(), &gather))?
-            }
-        };
+        if !hosted {
+            plans.keep_to_slots(here);
+        }
         if fabric.one_process() && hosted {
             plans.expect_mapped();
         }
@@ -247,6 +250,17 @@ impl Communicator {
             splits: Cell::new(0),
             recorded,
         })
+    }
+}
+
+/// How the farthest peer is reached, unless all ranks have devices of their own that reach each other.
+fn host_reach(all: &Networking, cores: u32, direct: Direct) -> Reach {
+    match all.used {
+        true if cores > 0 => Reach::Loopback,
+        true => Reach::Network,
+        // What a trial says must not choose another algorithm, and with it other bits.
+        false if matches!(direct, Direct::WhereFaster | Direct::From(_)) => Reach::MemoryDirect,
+        false => Reach::Memory,
     }
 }
 

@@ -6,7 +6,7 @@ mod key;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ccl_plan::cost::{Nodes, Rates, read_from_bytes};
+use ccl_plan::cost::{Multicast, Nodes, Rates, read_from_bytes};
 use ccl_plan::layout::{Layout, Tables};
 use ccl_plan::program::Checked;
 use ccl_plan::select::{Advice, Allow, Choice, Inputs, Level, Selection, UserAlgorithm};
@@ -19,6 +19,7 @@ use self::cut::GRAIN_BYTES;
 pub(crate) use self::cut::{Cut, Direct, Room};
 pub(super) use self::key::TagSeed;
 use self::key::{Key, signature};
+use super::device;
 use super::lending::{Lendable, Lending, Lent, Sending, may_share, most_read_bytes, read_where_tried};
 use super::mapped;
 use super::reduce::Reduction;
@@ -540,14 +541,18 @@ fn prove(plan: &Plan) -> Result<()> {
 /// is none, or rules that leave a collective none, or none that reaches the level of determinism.
 pub fn selection(config: &Config, n: u32, reach: Reach, cores: u32, nodes: &[u32]) -> Result<Selection> {
     let tuning = Tuning::of(config)?.unwrap_or_default();
-    tuned_selection(config, n, (reach, cores), (nodes, Reach::Memory), &tuning)
+    let multicast = match reach {
+        Reach::Multicast => device::multicast(config)?,
+        _ => Multicast::NONE,
+    };
+    tuned_selection(config, n, (reach, cores, multicast), (nodes, Reach::Memory), &tuning)
 }
 
 /// [`selection`] with this tuning, whatever the settings say. In a host ranks reach each other as `near` says.
 pub(crate) fn tuned_selection(
     config: &Config,
     n: u32,
-    (reach, cores): (Reach, u32),
+    (reach, cores, multicast): (Reach, u32, Multicast),
     (nodes, near): (&[u32], Reach),
     tuning: &Tuning,
 ) -> Result<Selection> {
@@ -558,7 +563,8 @@ pub(crate) fn tuned_selection(
     };
     let user = user::algorithms(config, n)?;
     let allow = config.algo().map_or(Ok(Allow::default()), |choices| allow(choices, &user))?;
-    let (rates, rules) = (tuning.rates(reach).on(n, cores), tuning.rules(reach, n));
+    let rates = Rates { multicast, ..tuning.rates(reach).on(n, cores) };
+    let rules = tuning.rules(reach, n);
     let max_channels = most_channels(config);
     let nodes = Nodes::new(nodes, tuning.rates(near));
     let (advice, max_peers) = (Advice::default(), MOST_PEERS);
@@ -579,7 +585,14 @@ fn select(inputs: Inputs) -> Result<Selection> {
 
 impl Reach {
     /// All of them.
-    pub const ALL: [Reach; 4] = [Reach::Memory, Reach::MemoryDirect, Reach::Loopback, Reach::Network];
+    pub const ALL: [Reach; 6] = [
+        Reach::Memory,
+        Reach::MemoryDirect,
+        Reach::Loopback,
+        Reach::Network,
+        Reach::Devices,
+        Reach::Multicast,
+    ];
 
     /// The name in tuning files and on command lines.
     pub const fn name(self) -> &'static str {
@@ -588,25 +601,29 @@ impl Reach {
             Reach::MemoryDirect => "memory_direct",
             Reach::Loopback => "loopback",
             Reach::Network => "network",
+            Reach::Devices => "devices",
+            Reach::Multicast => "multicast",
         }
     }
 
-    /// What such links cost on a machine that nobody has measured.
+    /// What such links cost on a machine that nobody has measured, but for what multicast memory saves, which depends on
+    /// settings, too.
     pub const fn rates(self) -> Rates {
         match self {
             Reach::Memory => Rates::SHARED_MEMORY,
             Reach::MemoryDirect => Rates::SHARED_MEMORY_DIRECT,
             Reach::Loopback => Rates::LOOPBACK,
             Reach::Network => Rates::SOCKET,
+            Reach::Devices | Reach::Multicast => Rates::DEVICES,
         }
     }
 
     /// Chunks of this length are the fastest where the user has not asked for others: measured from 4
-    /// to 64 KiB in memory, to 1 MiB over sockets, for all-reduce on two ranks. Shorter ones pay more
+    /// to 64 KiB in memory, to 1 MiB over sockets, for all-reduce on two ranks; not on devices. Shorter ones pay more
     /// for their slots than they gain.
     pub(crate) const fn chunk_bytes(self) -> usize {
         match self {
-            Reach::Memory | Reach::MemoryDirect => 32 << 10,
+            Reach::Memory | Reach::MemoryDirect | Reach::Devices | Reach::Multicast => 32 << 10,
             Reach::Loopback | Reach::Network => 256 << 10,
         }
     }
@@ -624,6 +641,10 @@ pub enum Reach {
     Loopback,
     /// Over a network.
     Network,
+    /// Through the memory of devices, of which each rank has one and reaches all others'.
+    Devices,
+    /// The same, and what a rank sends to all others is stored once, in multicast memory.
+    Multicast,
 }
 
 /// The setting's rules, spelt out for each collective. A rule for all says nothing about collectives

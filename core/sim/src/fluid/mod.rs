@@ -21,7 +21,7 @@ use ccl_plan::{Channel, Rank};
 use self::share::Shares;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::pass::{Edges, Pass, Step};
+use crate::pass::{Edges, Pass, Step, ToAll};
 use crate::sweep::Swept;
 
 /// The way of an edge.
@@ -44,6 +44,22 @@ pub fn fluid<R>(job: &Job, route: R, gamma_ns_per_byte: f64, gb_per_s: &[f64]) -
 where
     R: Fn(Rank, Rank, Channel) -> Route,
 {
+    fluid_by_switch(job, (route, |_, _| None), gamma_ns_per_byte, gb_per_s)
+}
+
+/// The same where a switch copies what a rank sends to all others: `to_all` gives the way to them at once from a rank in a
+/// channel, or none. Such a payload is one flow over the links of that way, and arrives at each receiver when it is told, as on
+/// its edge alone.
+pub fn fluid_by_switch<R, A>(
+    job: &Job,
+    (route, to_all): (R, A),
+    gamma_ns_per_byte: f64,
+    gb_per_s: &[f64],
+) -> Result<Swept>
+where
+    R: Fn(Rank, Rank, Channel) -> Route,
+    A: Fn(Rank, Channel) -> Option<Route>,
+{
     let mut play = Play::new(gamma_ns_per_byte, gb_per_s, job.case.slots as u32);
     for channel in (0..job.channels()).map(Channel) {
         let mut edges = Edges::default();
@@ -55,7 +71,12 @@ where
             let (from, to) = (job.rank(*from), job.rank(*to));
             (route(from, to, channel), route(to, from, channel).link.alpha_ns)
         });
-        play.add(passes, routes);
+        let first_edge = play.add(passes, routes);
+        for place in 0..job.n() {
+            if let Some(route) = to_all(job.rank(place), channel) {
+                play.add_to_all(place, route, (first_edge, &edges));
+            }
+        }
     }
     play.run(job)
 }
@@ -85,6 +106,8 @@ struct Edge {
     /// The lanes at its ends, once known.
     sender: u32,
     receiver: u32,
+    /// The edge that stands for the way from its sender to all others, if there is one.
+    to_all: u32,
 }
 
 /// What happens to an edge or lane at a moment.
@@ -126,8 +149,9 @@ impl Play {
         }
     }
 
-    /// Adds a channel.
-    fn add(&mut self, passes: Vec<(Pass, usize)>, routes: impl Iterator<Item = (Route, f64)>) {
+    /// Adds a channel; where its edges begin.
+    fn add(&mut self, passes: Vec<(Pass, usize)>, routes: impl Iterator<Item = (Route, f64)>) -> u32 {
+        let first_edge = self.edges.len() as u32;
         let lanes = passes.first().map_or(0, |(pass, _)| pass.first.len() as u32 - 1);
         let script = self.scripts.len() as u32;
         self.lanes.extend((0..lanes).map(|index| Lane {
@@ -137,7 +161,7 @@ impl Play {
             sent: 0,
             busy: false,
         }));
-        self.scripts.push(Script { passes, first_edge: self.edges.len() as u32 });
+        self.scripts.push(Script { passes, first_edge });
         for (Route { link, shared }, back_ns) in routes {
             self.shares.add_route(shared, 1.0 / link.beta_ns_per_byte);
             self.edges.push(Edge {
@@ -147,7 +171,20 @@ impl Play {
                 credits: self.slots,
                 sender: NOBODY,
                 receiver: NOBODY,
+                to_all: NOBODY,
             });
+        }
+        first_edge
+    }
+
+    /// Adds the way from a place to all others, as an edge that nobody waits for.
+    fn add_to_all(&mut self, place: u32, Route { link, shared }: Route, (first_edge, edges): (u32, &Edges)) {
+        let way = self.edges.len() as u32;
+        self.shares.add_route(shared, 1.0 / link.beta_ns_per_byte);
+        let [sender, receiver, to_all] = [NOBODY; 3];
+        self.edges.push(Edge { alpha_ps: 0, back_ps: 0, arrived: 0, credits: 0, sender, receiver, to_all });
+        for (edge, _) in (first_edge..).zip(&edges.ends).filter(|(_, (from, _))| *from == place) {
+            self.edges[edge as usize].to_all = way;
         }
     }
 
@@ -244,7 +281,16 @@ impl Play {
         let Some((step, _, sends)) = self.step(lane) else { return };
         let sent = self.lanes[lane as usize].sent;
         match sends.get(usize::from(sent)) {
-            Some(edge) => self.shares.begin(*edge, lane, step.bytes as f64, self.now_ps),
+            Some(edge) => match (step.to_all, self.edges[*edge as usize].to_all) {
+                (ToAll::No, _) | (_, NOBODY) => {
+                    self.shares.begin(*edge, lane, step.bytes as f64, self.now_ps);
+                }
+                (ToAll::Stores, way) if sent == 0 => {
+                    self.shares.begin(way, lane, step.bytes as f64, self.now_ps);
+                }
+                // The payload is there already.
+                _ => self.flowed(lane),
+            },
             None => {
                 let lane_at = &mut self.lanes[lane as usize];
                 (lane_at.sent, lane_at.busy) = (0, false);

@@ -20,7 +20,7 @@
 
 mod file;
 
-use ccl_plan::cost::{Rates, cost};
+use ccl_plan::cost::{Multicast, Rates, cost, sends_to_all};
 use ccl_plan::machine::{Buffers, Case};
 use ccl_plan::{Algorithm, Channel, Collective, Place, Plan, Rank, Shape, algorithms};
 
@@ -28,7 +28,7 @@ pub use self::file::Engine;
 use self::file::{File, SeriesFile};
 use crate::bootstrap::Bootstrap;
 use crate::error::{Error, Result};
-use crate::fluid::fluid;
+use crate::fluid::fluid_by_switch;
 use crate::formula::{Constants, Protocol, Scheme};
 use crate::host::{self, Host};
 use crate::job::Job;
@@ -175,6 +175,7 @@ impl Setting {
         }
         let network = Network::new(&self.machine, &self.faults, self.channels)?;
         let gamma = 1.0 / self.machine.fold_gb_per_s;
+        let copies = self.machine.multicast && self.machine.nodes == 1;
         if self.engine == Engine::Formula {
             let link = network.link(Rank(0), Rank(n.saturating_sub(1)), Channel(0));
             let rates = Rates {
@@ -193,15 +194,28 @@ impl Setting {
                 cores: 0,
                 pulls: false,
                 shares: false,
+                multicast: if copies { Multicast::from_bytes_on(0) } else { Multicast::NONE },
             };
             let cost = cost(self.collective, self.algorithm, n, bytes, &rates, self.channels);
             return Ok((rates.time_ns(&cost, self.channels), 0));
         }
+        let copies = copies && sends_to_all(self.collective, self.algorithm, n);
         let job = self.job(n, bytes)?;
         let swept = match self.engine {
             Engine::Fluid => {
                 let route = |from, to, channel| network.route(from, to, channel);
-                fluid(&job, route, gamma, &network.gb_per_s())?
+                let to_all = |from, channel| network.route_to_all(from, channel).filter(|_| copies);
+                fluid_by_switch(&job, (route, to_all), gamma, &network.gb_per_s())?
+            }
+            _ if copies => {
+                return Err(Error::usage(
+                    format!(
+                        "expected the engine fluid for {}.{} by a switch that copies, found sweep",
+                        self.collective, self.algorithm
+                    ),
+                    "what a switch copies shares the links of its receivers, which a sweep does not know; or set \
+                     multicast = false",
+                ));
             }
             _ => {
                 let link = |from, to, channel| network.link(from, to, channel);

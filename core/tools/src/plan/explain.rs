@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use ccl::exec::{Reach, selection};
 use ccl::plan::select::{Candidate, Selection};
-use ccl::{Collective, Config, Error, Result};
+use ccl::{Algorithm, Collective, Config, Error, Result};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// How the farthest rank is reached [default: memory-direct, or network if there are several nodes]
     #[arg(long)]
     path: Option<Way>,
-    /// Cores that the ranks share, but over a network [default: this machine's]
+    /// Cores that the ranks share, but over a network and on devices [default: this machine's]
     #[arg(long, value_name = "N")]
     cores: Option<u32>,
     /// Print one JSON object
@@ -59,6 +59,10 @@ enum Way {
     Loopback,
     /// Some are reached over a network
     Network,
+    /// Each has a device of its own, and all devices reach each other
+    Devices,
+    /// The same, and a switch between them copies what all ranks are sent
+    Multicast,
 }
 
 /// Explains.
@@ -67,7 +71,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let n = if nodes.is_empty() { args.nranks.unwrap_or(4) } else { nodes.iter().sum() };
     let path = path(args.path, nodes.len())?;
     let cores = match path {
-        Way::Network => 0,
+        Way::Network | Way::Devices | Way::Multicast => 0,
         _ => args.cores.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
     };
     let reach = match path {
@@ -75,6 +79,8 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         Way::MemoryDirect => Reach::MemoryDirect,
         Way::Loopback => Reach::Loopback,
         Way::Network => Reach::Network,
+        Way::Devices => Reach::Devices,
+        Way::Multicast => Reach::Multicast,
     };
     let selection = selection(&Config::load()?, n, reach, cores, &nodes)?;
     text::print(&match (args.json, args.bytes.is_empty()) {
@@ -127,9 +133,19 @@ fn parse_nodes(text: &str) -> Result<Stretch, String> {
 /// The choice for every size.
 fn ranges(collective: Collective, selection: &Selection) -> String {
     let mut table = text::table(["up to", "algorithm", "channels"]);
+    let mut least = 0;
     for (bound, choice) in selection.table(collective) {
-        let bound = if *bound == u64::MAX { "any size".to_owned() } else { format_bytes(*bound) };
-        table.add_row([bound, choice.algorithm.to_string(), choice.channels.to_string()]);
+        let shown = if *bound == u64::MAX { "any size".to_owned() } else { format_bytes(*bound) };
+        let copied = |bytes| selection.inputs().multicast_serves(collective, choice.algorithm, bytes);
+        let mut algorithm = named(choice.algorithm, copied(*bound));
+        if let Some(from) = selection.inputs().rates.multicast.from(collective)
+            && copied(*bound)
+            && !copied(least)
+        {
+            algorithm += &format!(" from {} on", format_bytes(from));
+        }
+        table.add_row([shown, algorithm, choice.channels.to_string()]);
+        least = bound.saturating_add(1);
     }
     table.trim_fmt() + "\n"
 }
@@ -140,11 +156,11 @@ fn reasons(args: &Args, selection: &Selection) -> String {
     for bytes in &args.bytes {
         for (index, candidate) in selection.explain(args.collective, *bytes).into_iter().enumerate() {
             let size = if index == 0 { format_bytes(*bytes) } else { String::new() };
-            let Candidate { algorithm, channels, time_ns, standing } = candidate;
+            let Candidate { algorithm, channels, time_ns, multicast, standing } = candidate;
             let time_us = format!("{:.2}", time_ns / 1e3);
             table.add_row([
                 size,
-                algorithm.to_string(),
+                named(algorithm, multicast),
                 channels.to_string(),
                 time_us,
                 standing.reason().to_owned(),
@@ -154,12 +170,18 @@ fn reasons(args: &Args, selection: &Selection) -> String {
     table.trim_fmt() + "\n"
 }
 
+/// An algorithm, with what becomes of what its ranks send to all others.
+fn named(algorithm: Algorithm, copied: bool) -> String {
+    if copied { format!("{algorithm} by switch") } else { algorithm.to_string() }
+}
+
 fn json_of(args: &Args, selection: &Selection) -> Value {
     let candidate = |candidate: Candidate| {
         json!({
             "algorithm": candidate.algorithm.name(),
             "channels": candidate.channels,
             "predicted_ns": candidate.time_ns,
+            "multicast": candidate.multicast,
             "verdict": candidate.standing.reason(),
         })
     };

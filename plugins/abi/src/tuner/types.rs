@@ -17,7 +17,7 @@ pub struct Comm<'a> {
     pub comm_id: u64,
     /// Its name, if it has one.
     pub name: Option<&'a str>,
-    /// How the farthest two ranks reach each other: `memory`, `memory_direct`, `loopback`, `network`.
+    /// How the farthest two ranks reach each other: `memory`, `memory_direct`, `loopback`, `network`, `devices`, `multicast`.
     pub reach: &'a str,
     /// Ranks of the host that has the fewest.
     pub min_node_ranks: u32,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ccl_cuda::{CaptureInfo, DeviceMemory, Event, PinnedMemory, Progress, RelaxedCapture, Stream};
 use ccl_kernels::layout::{DeviceComm, DeviceError, DeviceFault, LaneBarrier, NO_INSTRUCTION};
 use ccl_kernels::shape::Protocol;
+use ccl_plan::cost::Multicast;
 use ccl_plan::program::Checked;
 use ccl_plan::{Collective, Rank};
 
@@ -27,10 +28,10 @@ use super::staging::Staging;
 use super::switch::Switch;
 use super::two_shot::{Places, TwoShot};
 use super::windows::Windows;
-use super::{DeviceBuffer, Opened, failed};
+use super::{DeviceBuffer, Opened, failed, protocol};
 use crate::error::{Error, Fault, Result};
 use crate::exec::host::{EDGE_TAGS, OwnedTables, Poll, Reason, Stop, is_message, stages_input};
-use crate::exec::plans::Decision;
+use crate::exec::plans::{Decision, Reach};
 use crate::observe::board::Board;
 use crate::request::Bound;
 use crate::stream::Gate;
@@ -279,6 +280,17 @@ impl DeviceEngine {
         };
         engine.write_comms()?;
         Ok(engine)
+    }
+
+    /// How ranks reach each other if each has a device of its own that reaches all others, and what of that is stored once for
+    /// all. The same on all ranks.
+    pub(crate) fn reach(&self) -> Option<(Reach, Multicast)> {
+        let Peers { ways, most_sharing, .. } = &self.peers;
+        let apart = ways.direct && *most_sharing == 1;
+        apart.then(|| match self.switch {
+            Some(_) => (Reach::Multicast, protocol::multicast(self.opened.protocols.as_ref(), *ways)),
+            None => (Reach::Devices, Multicast::NONE),
+        })
     }
 
     /// Ends all kernels when called, from any thread.

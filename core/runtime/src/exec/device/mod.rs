@@ -34,6 +34,7 @@ mod two_shot;
 mod windows;
 
 use ccl_cuda::{Context, DeviceMemory, Driver};
+use ccl_plan::cost::Multicast;
 
 pub use self::buffer::{Addresses, DeviceBuffer};
 pub(crate) use self::dormant::Dormant;
@@ -41,6 +42,7 @@ pub(crate) use self::engine::{Call, DeviceEngine, Registered, Staged};
 use self::image::Supply;
 pub use self::lent::Registration;
 pub use self::list::{DeviceInfo, NoDevice, devices};
+use self::protocol::Ways;
 pub use self::supply::{KernelSupply, kernel_supply};
 pub use self::windows::DeviceWindow;
 pub(crate) use self::windows::{not_of_the_host, register as register_window};
@@ -121,6 +123,17 @@ impl Opened {
     fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
         DeviceMemory::new(&self.context, bytes.max(1)).map_err(failed)
     }
+}
+
+/// From how many bytes on what all ranks are sent is stored once, where all devices and links can do all that there is.
+///
+/// # Errors
+///
+/// `CCL_PROTO` names something else than protocols.
+pub(crate) fn multicast(config: &Config) -> Result<Multicast> {
+    let all = Ways { direct: true, keep_lines: true };
+    let allowed = protocol::allowed(config)?;
+    Ok(if config.cuda_switch() == 0 { Multicast::NONE } else { protocol::multicast(allowed.as_ref(), all) })
 }
 
 /// The process's driver, loaded when first asked for.

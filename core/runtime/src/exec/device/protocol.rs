@@ -2,6 +2,7 @@
 //! the call, a setting that they share, and what they told each other of their devices when they joined.
 
 use ccl_kernels::shape::Protocol;
+use ccl_plan::cost::Multicast;
 use ccl_plan::{Collective, Dtype, Shape};
 
 use crate::config::{Choices, Config};
@@ -9,11 +10,11 @@ use crate::error::{Error, Result};
 
 /// What all ranks of a communicator know of the ways between their devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Ways {
+pub(crate) struct Ways {
     /// Every rank has a device, and each reaches all others.
-    pub(super) direct: bool,
+    pub(crate) direct: bool,
     /// A line of 128 bytes that a warp stores at once is seen whole or not at all, wherever it goes.
-    pub(super) keep_lines: bool,
+    pub(crate) keep_lines: bool,
 }
 
 /// What the setting allows, if it is set.
@@ -21,7 +22,7 @@ pub(super) struct Ways {
 /// # Errors
 ///
 /// It names something else than protocols.
-pub(super) fn allowed(config: &Config) -> Result<Option<Choices>> {
+pub(crate) fn allowed(config: &Config) -> Result<Option<Choices>> {
     let choices = config.proto();
     let unknown = |name: &&str| !Protocol::ALL.iter().any(|protocol| protocol.name() == *name);
     if let Some(name) = choices.and_then(|choices| choices.names().find(unknown)) {
@@ -46,6 +47,28 @@ pub(super) fn of(
     choices: Option<&Choices>,
     ways: Ways,
 ) -> Protocol {
+    let blocks = match collective {
+        Collective::Send | Collective::Recv => 1,
+        _ if collective.input() == Shape::Whole => 1,
+        _ => n as usize,
+    };
+    of_bytes(collective, count.saturating_mul(blocks * dtype.size_bytes()), choices, ways)
+}
+
+/// From how many bytes on ranks that have multicast memory store in it what they send to all others: those calls that follow
+/// simple.
+pub(crate) fn multicast(choices: Option<&Choices>, ways: Ways) -> Multicast {
+    // Between these the protocol is the same, and behind simple comes no other.
+    let changes = [0, LL_MOST_BYTES + 1, LL128_MOST_BYTES + 1];
+    let from = |collective| {
+        let simple = |bytes: &usize| of_bytes(collective, *bytes, choices, ways) == Protocol::Simple;
+        changes.into_iter().find(simple).map(|bytes| bytes as u64)
+    };
+    Collective::ALL.into_iter().fold(Multicast::NONE, |all, one| all.with(one, from(one)))
+}
+
+/// The protocol of a call of so many bytes: of the vector, of all blocks, or of the message.
+fn of_bytes(collective: Collective, bytes: usize, choices: Option<&Choices>, ways: Ways) -> Protocol {
     use Protocol::{Ll, Ll128, Simple};
 
     // Both ends of a message must come to the same.
@@ -61,13 +84,8 @@ pub(super) fn of(
         };
         can && allows(choices, collective, protocol)
     };
-    let blocks =
-        if collective.input() == Shape::Whole || collective == Collective::Send { 1 } else { n as usize };
-    let bytes = match collective.uneven() {
-        // Each rank knows other blocks.
-        true => usize::MAX,
-        false => count.saturating_mul(blocks * dtype.size_bytes()),
-    };
+    // Of uneven blocks each rank knows others.
+    let bytes = if collective.uneven() { usize::MAX } else { bytes };
     let short = [(Ll, LL_MOST_BYTES), (Ll128, LL128_MOST_BYTES)];
     let short = short.into_iter().find(|(protocol, most)| bytes <= *most && may(*protocol));
     let short = short.map(|(protocol, _)| protocol);
@@ -137,6 +155,35 @@ mod tests {
                 assert_eq!(of(Collective::Send), of(Collective::Recv), "{count}");
             }
         }
+    }
+
+    /// Whether a call of so many bytes follows simple is what its limit says.
+    #[test]
+    fn what_is_stored_once_is_what_follows_simple() {
+        let limits =
+            [0, 1, LL_MOST_BYTES, LL_MOST_BYTES + 1, LL128_MOST_BYTES, LL128_MOST_BYTES + 1, 1 << 30];
+        let (mut seen, mut never) = (0, 0);
+        for text in ["", "simple", "ll", "ll128", "^ll", "^ll128", "^simple", "simple;broadcast:ll"] {
+            for keep_lines in [false, true] {
+                let ways = Ways { keep_lines, ..ALL };
+                let choices = allowed(&Config::from_vars([("CCL_PROTO", text)]).unwrap()).unwrap();
+                let multicast = multicast(choices.as_ref(), ways);
+                for collective in [Collective::Broadcast, Collective::AllReduce, Collective::AllGather] {
+                    let from = multicast.from(collective);
+                    never += usize::from(from.is_none());
+                    for bytes in limits {
+                        let simple = of_bytes(collective, bytes, choices.as_ref(), ways) == Simple;
+                        let stored = from.is_some_and(|from| bytes as u64 >= from);
+                        assert_eq!(simple, stored, "{collective} of {bytes} under `{text}`");
+                        seen += usize::from(stored);
+                    }
+                }
+                assert!(multicast.from(Collective::AllGatherV).is_none_or(|from| from == 0), "{text}");
+            }
+        }
+        assert!(seen > 50 && never > 10, "{seen} {never}");
+        let usual = multicast(None, ALL).from(Collective::AllReduce);
+        assert_eq!(usual, Some(LL128_MOST_BYTES as u64 + 1));
     }
 
     #[test]

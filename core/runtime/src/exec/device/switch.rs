@@ -450,3 +450,32 @@ static OBJECTS: Mutex<Vec<(Token, Weak<Multicast>)>> = Mutex::new(Vec::new());
 const TARGET: &str = "ccl::transport::switch";
 /// What a probe takes beside what depends on the number of ranks and slots: a program and a few records.
 const PROBE_BYTES: usize = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use ccl_plan::algorithms;
+    use ccl_plan::cost::sends_to_all;
+
+    use super::*;
+
+    /// What the cost model counts once is what the interpreter is told to store once.
+    #[test]
+    fn the_cost_model_knows_what_is_stored_once() {
+        let (mut both, mut more) = (0, Vec::new());
+        for n in 1..=9 {
+            for collective in Collective::ALL {
+                for algorithm in algorithms(collective).iter().copied() {
+                    match (serves(collective, algorithm, n), sends_to_all(collective, algorithm, n)) {
+                        (true, true) => both += 1,
+                        (true, false) => more.push((collective, algorithm, n)),
+                        (false, told) => assert!(!told, "{collective}.{algorithm} with {n} ranks"),
+                    }
+                }
+            }
+        }
+        assert!(both > 40, "{both}");
+        // The root of a tree of three has two children. That is the less that a longer plan is thought to take.
+        let tree = |collective| (collective, Algorithm::Binomial, 3);
+        assert_eq!(more, [tree(Collective::AllReduce), tree(Collective::Broadcast)]);
+    }
+}
