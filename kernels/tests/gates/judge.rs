@@ -78,6 +78,25 @@ fn instruction(line: &str) -> Option<&str> {
     text.split_whitespace().find(|word| !word.starts_with('@')).map(|word| word.trim_end_matches(';'))
 }
 
+/// Registers of a thread and instructions of each kernel, by machine, as `docs/measuring.md` has them. Kernels come by name.
+pub(crate) fn table(kernels: &[Kernel], machines: &[u32]) -> String {
+    let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let columns = machines.iter().map(|machine| format!("sm_{machine}"));
+    let head = row(["registers, instructions".to_owned()].into_iter().chain(columns).collect());
+    let rule = format!("|---|{}\n", "---:|".repeat(machines.len()));
+    let rows = kernels.chunk_by(|one, next| one.name == next.name).map(|of_name| {
+        let name = of_name[0].name.trim_start_matches("ccl_interpret_").replace('_', " ");
+        let cell = |machine: &u32| {
+            let kernel = of_name.iter().find(|kernel| kernel.machine == *machine);
+            kernel.map_or_else(String::new, |kernel| {
+                format!("{}, {}", kernel.registers, kernel.instructions.len())
+            })
+        };
+        row([name].into_iter().chain(machines.iter().map(cell)).collect())
+    });
+    [head, rule].into_iter().chain(rows).collect()
+}
+
 /// What is wrong with a kernel of a common dtype, in words.
 pub(crate) fn objections(kernel: &Kernel) -> Vec<String> {
     let mut found = Vec::new();
@@ -164,6 +183,20 @@ ptxas info    : Function properties for a_leaf
         assert_eq!((kernel.registers, kernel.stack_bytes, kernel.spilled_bytes), (56, 8, 16));
         assert_eq!(kernel.instructions, ["LDC", "LDG.E.128.STRONG.SYS", "STG.E.128.STRONG.SYS", "EXIT"]);
         assert_eq!((kernel.count("LDG.E.128"), kernel.count("LDG.E.12"), kernel.count("LDL")), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_table_has_a_row_for_each_kernel() {
+        let [on_90] = &kernels(90, LOG, ASSEMBLY)[..] else { panic!("one kernel") };
+        let on_80 = Kernel { machine: 80, registers: 48, ..on_90.clone() };
+        let other = Kernel { name: "ccl_interpret_f32_sum_ll128".to_owned(), ..on_90.clone() };
+        let expected = "\
+| registers, instructions | sm_80 | sm_90 |
+|---|---:|---:|
+| f32 sum ll | 48, 4 | 56, 4 |
+| f32 sum ll128 |  | 56, 4 |
+";
+        assert_eq!(table(&[on_80, on_90.clone(), other], &[80, 90]), expected);
     }
 
     #[test]

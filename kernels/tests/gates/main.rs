@@ -144,6 +144,7 @@ fn show(kernels: &[Kernel]) {
     for kernel in kernels {
         println!("{kernel}");
     }
+    print!("{}", judge::table(kernels, &MACHINES));
 }
 
 /// Cargo's folder: this one's parent.
