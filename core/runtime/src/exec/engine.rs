@@ -10,6 +10,7 @@
 
 mod asleep;
 mod attended;
+mod ending;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use crate::observe::flight::{Flight, Message};
 use crate::observe::profiler::{Emitter, Profile, Ticket, Work};
 use crate::request::{Bound, Request, check_root};
 use crate::stream::Gate;
-use crate::transport::{Bell, Fabric, Visitors, WaitSettings, Waiter};
+use crate::transport::{Bell, Fabric, WaitSettings, Waiter};
 
 /// One rank's operations and everything they need.
 pub(crate) struct Engine {
@@ -429,15 +430,6 @@ impl Engine {
         &self.fabric
     }
 
-    /// Leaves the communicator without waiting for anyone.
-    pub(crate) fn close(mut self) {
-        self.queue.clear();
-        let _relaxed = self.device.as_ref().and_then(|device| device.leave_captures_alone());
-        self.device = None;
-        self.control.leave();
-        self.fabric.close();
-    }
-
     fn poll_queue(&mut self) -> Result<Poll> {
         let mut moved = false;
         let mut collective_open = false;
@@ -564,96 +556,6 @@ impl Engine {
             }
             None => Box::new(Operation::new(bound, decision)),
         })
-    }
-
-    /// The communicator has failed: nothing more runs, and every gate opens.
-    fn fail(&mut self, error: Error) -> Error {
-        match &self.failed {
-            Some(first) if self.asleep.is_none() => return first.clone(),
-            _ => self.asleep = None,
-        }
-        let on_device = self.device.as_ref().and_then(|device| device.oldest());
-        let bound =
-            self.queue.front().map(|queued| &queued.operation.bound).or(on_device.map(|call| &call.bound));
-        let operation = bound.map(|bound| bound.collective.name());
-        let mut error = error.on(self.rank);
-        if let Some(operation) = operation {
-            error = error.during(operation);
-        }
-        self.failed = Some(error.clone());
-        let messages = self.messages_under_way();
-        self.fabric.abort();
-        if let Some(device) = &mut self.device {
-            device.abort(&error);
-        }
-        // From here on no rank uses the buffers of any operation, whose borrows end with the error.
-        if self.fabric.await_visitors() == Visitors::Stopped {
-            self.queue.iter().for_each(|queued| queued.operation.detach(self.n));
-        }
-        for mut queued in self.queue.drain(..) {
-            if let Some(profile) = &mut self.profile {
-                profile.end(&mut queued.operation.ticket);
-            }
-            if let Some(gate) = queued.gate {
-                gate.fail(error.clone());
-            }
-        }
-        self.flight.failed(&self.board, &messages);
-        error
-    }
-
-    /// A transport failed under an operation: the root decides what the first cause was.
-    fn failed_path(&mut self, index: usize, error: Error) -> Error {
-        if *error.fault() == Fault::Usage {
-            return error;
-        }
-        let operation = &self.queue[index].operation;
-        self.control.report(error.on(self.rank).during(operation.bound.collective.name()))
-    }
-
-    /// A peer is in another operation, or in this one with other arguments.
-    fn mismatched(&mut self, index: usize, peer: Rank, detail: String) -> Error {
-        let operation = &self.queue[index].operation;
-        if operation.is_message() {
-            return Error::new(
-                Fault::Remote { rank: peer },
-                detail,
-                "give the send and the matching receive the same count and dtype, in the same order",
-            )
-            .with_peer(peer);
-        }
-        self.control.diagnose(operation.sequence, Some(peer)).with_peer(peer)
-    }
-
-    /// The deadline passed.
-    fn overdue(&mut self) -> Error {
-        if let Some(call) = self.device.as_ref().and_then(|device| device.oldest()) {
-            return self.control.diagnose(call.sequence, None);
-        }
-        let Some(queued) = self.queue.front() else {
-            return Error::new(
-                Fault::Timeout,
-                format!("expected the network to take what was sent within {:?}", self.deadline),
-                "check the network, or raise CCL_TIMEOUT",
-            );
-        };
-        let position = queued.operation.position();
-        if let Some(peer) = position.waiting_for {
-            self.board.wait(position.instruction, peer);
-        }
-        if queued.operation.is_message() {
-            let peer = queued.operation.bound.root;
-            return Error::new(
-                Fault::Timeout,
-                format!(
-                    "expected rank {peer} to take part within {:?}, found no matching call",
-                    self.deadline
-                ),
-                "check that the peer makes the matching call, or raise CCL_TIMEOUT",
-            )
-            .with_peer(peer);
-        }
-        self.control.diagnose(queued.operation.sequence, position.waiting_for)
     }
 }
 
