@@ -50,7 +50,9 @@ pub use self::init::{Joining, JoiningState};
 /// wait has a deadline (`CCL_TIMEOUT`). After any error but a usage error the communicator has
 /// failed: every later call returns the same error, and the remedy is a new communicator.
 ///
-/// Dropping a communicator leaves it without waiting for anyone.
+/// Dropping a communicator leaves it without waiting for anyone. Asynchronous calls that are not complete end by that: their
+/// streams fail, and no rank uses their memory once the drop has returned. A rank that uses it at that moment is waited for,
+/// for a millisecond or so; a process that was stopped meanwhile for half a second.
 pub struct Communicator {
     rank: Rank,
     n: u32,

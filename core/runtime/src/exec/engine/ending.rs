@@ -3,13 +3,16 @@
 use ccl_plan::Rank;
 
 use super::Engine;
+use crate::comm::closed;
 use crate::error::{Error, Fault};
 use crate::transport::Visitors;
 
 impl Engine {
-    /// Leaves the communicator without waiting for anyone.
+    /// Leaves the communicator. Waits for nobody, but for ranks that use the buffers of calls under way at that moment.
     pub(crate) fn close(mut self) {
-        self.queue.clear();
+        if !self.queue.is_empty() {
+            self.let_go(&closed().on(self.rank));
+        }
         let _relaxed = self.device.as_ref().and_then(|device| device.leave_captures_alone());
         self.device = None;
         self.control.leave();
@@ -32,11 +35,17 @@ impl Engine {
         }
         self.failed = Some(error.clone());
         let messages = self.messages_under_way();
+        self.let_go(&error);
+        self.flight.failed(&self.board, &messages);
+        error
+    }
+
+    /// Ends all operations. No rank uses the buffers of any once this returns, whose borrows end with the error.
+    fn let_go(&mut self, error: &Error) {
         self.fabric.abort();
         if let Some(device) = &mut self.device {
-            device.abort(&error);
+            device.abort(error);
         }
-        // From here on no rank uses the buffers of any operation, whose borrows end with the error.
         if self.fabric.await_visitors() == Visitors::Stopped {
             self.queue.iter().for_each(|queued| queued.operation.detach(self.n));
         }
@@ -48,8 +57,6 @@ impl Engine {
                 gate.fail(error.clone());
             }
         }
-        self.flight.failed(&self.board, &messages);
-        error
     }
 
     /// A transport failed under an operation: the root decides what the first cause was.
@@ -105,4 +112,88 @@ impl Engine {
         }
         self.control.diagnose(queued.operation.sequence, position.waiting_for)
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use ccl_plan::ReduceOp;
+
+    use super::*;
+    use crate::exec::device::Addresses;
+    use crate::exec::step::LENT;
+    use crate::{Communicator, Config, Request, Stream, local};
+
+    /// Nobody but the callers drives calls.
+    fn config(vars: &[(&'static str, &'static str)]) -> Config {
+        let always = [("CCL_TIMEOUT", "3s"), ("CCL_PROGRESS_THREAD", "0")];
+        Config::from_vars(always.into_iter().chain(vars.iter().copied())).unwrap()
+    }
+
+    /// Enqueues a call, gets it as far as it goes alone, drops the communicator, and uses the memory for something else.
+    fn drop_half_way(comm: Communicator, request: Request<'_>, values: &mut [i32]) {
+        let stream = Stream::new();
+        let address = values.as_mut_ptr();
+        // SAFETY: the values are there until the communicator is dropped, and left alone until then.
+        unsafe {
+            let at = Addresses::new(address.cast_const().cast(), address.cast());
+            comm.enqueue(request, at, &stream).unwrap();
+        }
+        comm.with_engine(|engine| engine.poll()).unwrap();
+        assert_eq!(comm.with_engine(|engine| Ok(engine.outstanding())).unwrap(), 1);
+        drop(comm);
+        values.fill(AFTERWARDS);
+    }
+
+    #[test]
+    fn peers_write_to_no_buffer_of_a_communicator_that_was_dropped() {
+        let dropped = Barrier::new(2);
+        let config = config(&[("CCL_MAPPED_BYTES", "1"), ("CCL_ALGO", "allreduce:two_shot")]);
+        let outcomes = local::try_run_with(&config, 2, |comm| {
+            comm.barrier()?;
+            let mut values = vec![1; COUNT];
+            if comm.rank() == Rank(0) {
+                let request =
+                    Request { count: COUNT, ..Request::all_reduce::<i32>(&[], &mut [], ReduceOp::Sum) };
+                drop_half_way(comm, request, &mut values);
+                dropped.wait();
+                dropped.wait();
+                assert!(values.iter().all(|value| *value == AFTERWARDS), "a peer wrote to them");
+                return Ok(());
+            }
+            dropped.wait();
+            let reduced = comm.all_reduce_in_place(&mut values, ReduceOp::Sum);
+            dropped.wait();
+            reduced
+        });
+        let error = outcomes.unwrap().remove(1).unwrap_err();
+        assert!(error.cause().contains("gave up while its buffers were used"), "{error}");
+    }
+
+    #[test]
+    fn nobody_takes_what_was_lent_by_a_communicator_that_was_dropped_for_data() {
+        let dropped = Barrier::new(2);
+        let config = config(&[("CCL_DIRECT_BYTES", "1"), ("CCL_MAPPED_BYTES", "0")]);
+        let outcomes = local::try_run_with(&config, 2, |comm| {
+            comm.barrier()?;
+            let mut values = vec![1; COUNT];
+            if comm.rank() == Rank(0) {
+                let request = Request { count: COUNT, ..Request::send::<i32>(&[], Rank(1)) };
+                let lent = LENT.get();
+                drop_half_way(comm, request, &mut values);
+                assert!(LENT.get() > lent);
+                dropped.wait();
+                return Ok(());
+            }
+            dropped.wait();
+            comm.recv(&mut values, Rank(0))
+        });
+        let error = outcomes.unwrap().remove(1).unwrap_err();
+        assert!(error.cause().contains("gave up while its buffer was read"), "{error}");
+    }
+
+    const COUNT: usize = 10_000;
+    /// What the memory holds once it serves something else.
+    const AFTERWARDS: i32 = 7;
 }
