@@ -63,6 +63,53 @@ fn a_skipped_call_names_the_rank_that_skipped_it() {
 }
 
 #[test]
+fn a_message_that_does_not_fit_is_told_to_all_at_once() {
+    let (started, stolen) = (Instant::now(), Stolen::watch());
+    // So long that nothing but the message can end a call.
+    let config = Config::from_vars([("CCL_TIMEOUT", "60s")]).unwrap();
+    let errors = failures_with(&config, 3, |comm| {
+        comm.barrier()?;
+        match comm.rank().0 {
+            0 => {
+                let first = comm.recv(&mut [0f32; 10], Rank(1)).unwrap_err();
+                assert_eq!(usual(comm).unwrap_err(), first);
+                return Err(first);
+            }
+            1 => comm.send(&[1f32; 20], Rank(0))?,
+            _ => {}
+        }
+        usual(comm)
+    });
+    let took = started.elapsed();
+    assert!(took < 2 * SOON + stolen.so_far(), "{took:?}");
+    for error in errors {
+        assert_eq!(error.fault(), &Fault::Remote { rank: Rank(1) }, "{error}");
+        assert!(error.cause().contains("expected a message of this call from rank 1"), "{error}");
+    }
+}
+
+#[test]
+fn a_message_that_never_comes_is_told_to_all() {
+    let (started, stolen) = (Instant::now(), Stolen::watch());
+    let errors = failures(3, |comm| {
+        comm.barrier()?;
+        match comm.rank().0 {
+            0 => comm.recv(&mut [0f32; 10], Rank(1)),
+            _ => told(comm, 10 * DEADLINE),
+        }
+    });
+    let took = started.elapsed();
+    assert!(took < DEADLINE + SOON + stolen.so_far(), "{took:?}");
+    assert_eq!((errors[0].fault(), errors[0].peer()), (&Fault::Timeout, Some(Rank(1))));
+    for error in &errors {
+        assert!(error.cause().contains("expected rank 1 to take part within 2s"), "{error}");
+    }
+    for error in &errors[1..] {
+        assert_eq!(error.fault(), &Fault::Remote { rank: Rank(1) }, "{error}");
+    }
+}
+
+#[test]
 fn a_rank_that_never_joins_is_named_with_those_present() {
     for config in [config(), out_of_band()] {
         expect_missing_rank_named(&config);

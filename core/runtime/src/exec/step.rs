@@ -228,11 +228,11 @@ impl LaneStep<'_> {
     #[cold]
     fn take_borrowed(&mut self, entry: &Entry) -> Result<bool, Stop> {
         let mut inputs = [std::ptr::null::<u8>(); 4];
-        let mut borrowed: [Option<(EdgeIndex, Slot)>; 4] = [None; 4];
+        let mut borrowed: [Option<Borrowed>; 4] = [None; 4];
         for (index, spot) in entry.inputs().iter().enumerate() {
             match self.input(entry, *spot)? {
                 Found::Here(found) => inputs[index] = found,
-                Found::Lent(edge, slot) => borrowed[index] = Some((edge, slot)),
+                Found::Lent(lent) => borrowed[index] = Some(lent),
                 Found::NotYet => return Ok(false),
             }
         }
@@ -416,8 +416,8 @@ impl LaneStep<'_> {
     #[inline(always)]
     fn give_back(&mut self, entry: &Entry) -> Result<(), Stop> {
         for spot in entry.inputs() {
-            if let Spot::From(edge, _) = *spot {
-                self.fabric.receiver(edge).release()?;
+            if let Spot::From(edge, peer) = *spot {
+                self.fabric.receiver(edge).release().map_err(|error| of_peer(error, peer))?;
             }
         }
         Ok(())
@@ -435,18 +435,18 @@ impl LaneStep<'_> {
         entry: &Entry,
         inputs: &[*const u8],
         outputs: &[*mut u8],
-        borrowed: &[Option<(EdgeIndex, Slot)>; 4],
+        borrowed: &[Option<Borrowed>; 4],
     ) -> Result<bool, Stop> {
-        if let ([Some((edge, slot))], true) = (&borrowed[..inputs.len()], entry.finish == Finish::NONE) {
+        if let ([Some(Borrowed { edge, peer, slot })], true) =
+            (&borrowed[..inputs.len()], entry.finish == Finish::NONE)
+        {
             let room = self.room_for_message(entry);
             // SAFETY: the first output has room for the step, and the others do as well and lie apart; a message that is received
             // fills its buffer to the end.
             unsafe {
-                if !self.fabric.receiver(*edge).fetch(slot, outputs[0], room)? {
-                    self.waiting_for = entry.inputs().iter().find_map(|spot| match spot {
-                        Spot::From(_, peer) => Some((*peer, entry.instruction)),
-                        _ => None,
-                    });
+                let fetched = self.fabric.receiver(*edge).fetch(slot, outputs[0], room);
+                if !fetched.map_err(|error| of_peer(error, *peer))? {
+                    self.waiting_for = Some((*peer, entry.instruction));
                     return Ok(false);
                 }
                 reduce::copy(outputs[0], outputs, entry.bytes);
@@ -459,10 +459,12 @@ impl LaneStep<'_> {
             let bytes = BOUNCE_BYTES.min(entry.bytes - start);
             for (index, input) in inputs.iter().enumerate() {
                 pieces[index] = input.wrapping_add(start);
-                if let Some((edge, slot)) = &borrowed[index] {
+                if let Some(Borrowed { edge, peer, slot }) = &borrowed[index] {
                     let bounce = self.bounce.wrapping_add(index * BOUNCE_BYTES);
                     // SAFETY: there is a bounce buffer for each input, and this piece fits it.
-                    unsafe { self.fabric.receiver(*edge).fetch_piece(slot, start, bounce, bytes)? };
+                    let fetched =
+                        unsafe { self.fabric.receiver(*edge).fetch_piece(slot, start, bounce, bytes) };
+                    fetched.map_err(|error| of_peer(error, *peer))?;
                     pieces[index] = bounce.cast_const();
                 }
             }
@@ -499,7 +501,8 @@ impl LaneStep<'_> {
             Spot::Scratch(offset) => self.cells.wrapping_add(offset).cast_const(),
             Spot::To(..) => return Err(Error::bug("a send edge as an input").into()),
             Spot::From(edge, peer) => {
-                let Some(slot) = self.fabric.receiver(edge).peek()? else {
+                let peeked = self.fabric.receiver(edge).peek().map_err(|error| of_peer(error, peer))?;
+                let Some(slot) = peeked else {
                     self.waiting_for = Some((peer, entry.instruction));
                     return Ok(Found::NotYet);
                 };
@@ -507,7 +510,7 @@ impl LaneStep<'_> {
                     return Err(mismatch(peer, self.call.tag, entry.bytes, &slot));
                 }
                 if slot.lent {
-                    return Ok(Found::Lent(edge, slot));
+                    return Ok(Found::Lent(Borrowed { edge, peer, slot }));
                 }
                 slot.data.as_ptr().cast_const()
             }
@@ -545,9 +548,23 @@ enum Found {
     /// In this process.
     Here(*const u8),
     /// In another, or at an address that only the kernel may read.
-    Lent(EdgeIndex, Slot),
+    Lent(Borrowed),
     /// A peer's slot is awaited.
     NotYet,
+}
+
+/// A message that lies in a peer's memory.
+#[derive(Clone, Copy)]
+struct Borrowed {
+    edge: EdgeIndex,
+    peer: Rank,
+    slot: Slot,
+}
+
+/// What a peer sent cannot be had: it is the peer that the others hear of, and not who noticed.
+#[cold]
+pub(super) fn of_peer(error: Error, peer: Rank) -> Stop {
+    error.with_peer(peer).into()
 }
 
 #[cold]

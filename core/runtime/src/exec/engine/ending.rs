@@ -5,6 +5,8 @@ use ccl_plan::Rank;
 use super::Engine;
 use crate::comm::closed;
 use crate::error::{Error, Fault};
+use crate::exec::host::is_message;
+use crate::request::Bound;
 use crate::transport::Visitors;
 
 impl Engine {
@@ -19,7 +21,8 @@ impl Engine {
         self.fabric.close();
     }
 
-    /// The communicator has failed: nothing more runs, and every gate opens.
+    /// The communicator has failed: nothing more runs here, and no stream waits for it. Unless all ranks know already they are
+    /// told, and what is returned, now and by every later call, is the cause that all agree on.
     pub(super) fn fail(&mut self, error: Error) -> Error {
         match &self.failed {
             Some(first) if self.asleep.is_none() => return first.clone(),
@@ -29,9 +32,13 @@ impl Engine {
         let bound =
             self.queue.front().map(|queued| &queued.operation.bound).or(on_device.map(|call| &call.bound));
         let operation = bound.map(|bound| bound.collective.name());
-        let mut error = error.on(self.rank);
-        if let Some(operation) = operation {
-            error = error.during(operation);
+        let here = |error: Error| {
+            let error = error.on(self.rank);
+            operation.map_or(error.clone(), |operation| error.during(operation))
+        };
+        let mut error = here(error);
+        if !self.control.alarm().raised() {
+            error = here(self.control.report(error));
         }
         self.failed = Some(error.clone());
         let messages = self.messages_under_way();
@@ -59,25 +66,16 @@ impl Engine {
         }
     }
 
-    /// A transport failed under an operation: the root decides what the first cause was.
+    /// A transport failed under an operation.
     pub(super) fn failed_path(&mut self, index: usize, error: Error) -> Error {
-        if *error.fault() == Fault::Usage {
-            return error;
-        }
-        let operation = &self.queue[index].operation;
-        self.control.report(error.on(self.rank).during(operation.bound.collective.name()))
+        error.on(self.rank).during(self.queue[index].operation.bound.collective.name())
     }
 
     /// A peer is in another operation, or in this one with other arguments.
     pub(super) fn mismatched(&mut self, index: usize, peer: Rank, detail: String) -> Error {
         let operation = &self.queue[index].operation;
         if operation.is_message() {
-            return Error::new(
-                Fault::Remote { rank: peer },
-                detail,
-                "give the send and the matching receive the same count and dtype, in the same order",
-            )
-            .with_peer(peer);
+            return unlike(peer, detail).during(operation.bound.collective.name());
         }
         self.control.diagnose(operation.sequence, Some(peer)).with_peer(peer)
     }
@@ -85,7 +83,10 @@ impl Engine {
     /// The deadline passed.
     pub(super) fn overdue(&mut self) -> Error {
         if let Some(call) = self.device.as_ref().and_then(|device| device.oldest()) {
-            return self.control.diagnose(call.sequence, None);
+            return match is_message(&call.bound) {
+                true => self.unmatched(&call.bound),
+                false => self.control.diagnose(call.sequence, None),
+            };
         }
         let Some(queued) = self.queue.front() else {
             return Error::new(
@@ -99,19 +100,25 @@ impl Engine {
             self.board.wait(position.instruction, peer);
         }
         if queued.operation.is_message() {
-            let peer = queued.operation.bound.root;
-            return Error::new(
-                Fault::Timeout,
-                format!(
-                    "expected rank {peer} to take part within {:?}, found no matching call",
-                    self.deadline
-                ),
-                "check that the peer makes the matching call, or raise CCL_TIMEOUT",
-            )
-            .with_peer(peer);
+            return self.unmatched(&queued.operation.bound);
         }
         self.control.diagnose(queued.operation.sequence, position.waiting_for)
     }
+
+    /// A message whose peer did not come in time.
+    fn unmatched(&self, bound: &Bound) -> Error {
+        let (peer, deadline) = (bound.root, self.deadline);
+        let cause = format!("expected rank {peer} to take part within {deadline:?}, found no matching call");
+        let advice = "check that the peer makes the matching call, or raise CCL_TIMEOUT";
+        Error::new(Fault::Timeout, cause, advice).with_peer(peer).during(bound.collective.name())
+    }
+}
+
+/// The two sides of a message differ.
+#[cold]
+pub(super) fn unlike(peer: Rank, detail: String) -> Error {
+    let advice = "give the send and the matching receive the same count and dtype, in the same order";
+    Error::new(Fault::Remote { rank: peer }, detail, advice).with_peer(peer)
 }
 
 #[cfg(test)]
@@ -175,9 +182,12 @@ mod tests {
     fn nobody_takes_what_was_lent_by_a_communicator_that_was_dropped_for_data() {
         let dropped = Barrier::new(2);
         let config = config(&[("CCL_DIRECT_BYTES", "1"), ("CCL_MAPPED_BYTES", "0")]);
-        let outcomes = local::try_run_with(&config, 2, |comm| {
+        let outcomes = local::try_run_with(&config, 3, |comm| {
             comm.barrier()?;
             let mut values = vec![1; COUNT];
+            if comm.rank() == Rank(2) {
+                return comm.barrier();
+            }
             if comm.rank() == Rank(0) {
                 let request = Request { count: COUNT, ..Request::send::<i32>(&[], Rank(1)) };
                 let lent = LENT.get();
@@ -189,8 +199,15 @@ mod tests {
             dropped.wait();
             comm.recv(&mut values, Rank(0))
         });
-        let error = outcomes.unwrap().remove(1).unwrap_err();
-        assert!(error.cause().contains("gave up while its buffer was read"), "{error}");
+        let outcomes = outcomes.unwrap();
+        let [reader, other] = [1, 2].map(|rank: usize| outcomes[rank].as_ref().unwrap_err());
+        assert!(reader.cause().contains("gave up while its buffer was read"), "{reader}");
+        // It is not the reader that is to blame.
+        assert_eq!(
+            (reader.peer(), other.fault()),
+            (Some(Rank(0)), &Fault::Remote { rank: Rank(0) }),
+            "{other}"
+        );
     }
 
     const COUNT: usize = 10_000;

@@ -27,7 +27,7 @@ use self::entry::{Entry, UNMAPPED};
 use self::job::{Job, lengths};
 use super::host::{Poll, Reason, Stop, edge_tag};
 use super::reduce::{Contribution, Stores};
-use super::step::{Bindings, mismatch};
+use super::step::{Bindings, mismatch, of_peer};
 use crate::error::Error;
 use crate::memory::Place;
 use crate::request::Bound;
@@ -163,18 +163,19 @@ impl Mapped {
         }
         while let Some(peer) = self.peers.get(self.heard) {
             let edge = fabric.receiver(peer.from);
-            let Some(slot) = edge.peek()? else { return Ok(false) };
+            let of_peer = |error| of_peer(error, peer.rank);
+            let Some(slot) = edge.peek().map_err(of_peer)? else { return Ok(false) };
             if slot.tag != call.tag || slot.bytes != words.len() || slot.lent {
                 return Err(mismatch(peer.rank, call.tag, words.len(), &slot));
             }
-            if let (Stage::Enter, Some(message)) = (self.stage, edge.message()?) {
+            if let (Stage::Enter, Some(message)) = (self.stage, edge.message().map_err(of_peer)?) {
                 let entry = Entry::from_bytes(message.payload);
                 if !entry.agrees(&self.entries[rank.index()]) {
                     return Err(mismatch(peer.rank, !call.tag, words.len(), &slot));
                 }
                 self.entries[peer.rank.index()] = entry;
             }
-            edge.release()?;
+            edge.release().map_err(of_peer)?;
             self.heard += 1;
         }
         Ok(true)
