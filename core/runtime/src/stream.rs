@@ -1,10 +1,10 @@
 //! Host streams: order between asynchronous operations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::comm::shared::{Driver, SharedEngine};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::exec::device::failed;
 
 /// An ordered queue of asynchronous operations, possibly of several communicators.
@@ -14,6 +14,10 @@ use crate::exec::device::failed;
 /// operations, and the progress thread does so when nobody waits. Cheap to clone; clones are the same
 /// stream. May be used from any thread.
 ///
+/// A stream has failed once one of its operations has, or will never be made because its communicator was dropped. What is
+/// behind that on the stream is not made either, which ends its communicator as well, on all ranks: they would wait for calls
+/// that never come. Calls that are put on it afterwards are usage errors, and change nothing.
+///
 /// A stream made by [`Stream::on_device`] or [`Stream::cuda`] is a CUDA stream: operations of ranks that work on its
 /// device are put on it.
 #[derive(Clone, Default)]
@@ -22,11 +26,19 @@ pub struct Stream {
     device: Option<Arc<ccl_cuda::Stream>>,
 }
 
-#[derive(Default)]
 struct State {
     enqueued: AtomicU64,
     passed: AtomicU64,
+    /// The first operation that will never complete: none behind it begins.
+    lost: AtomicU64,
     inner: Mutex<Inner>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        let (enqueued, passed, lost) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        State { enqueued, passed, lost, inner: Mutex::default() }
+    }
 }
 
 #[derive(Default)]
@@ -120,22 +132,55 @@ impl Stream {
         Ok(())
     }
 
-    /// A gate for the next operation, which `engine` will run.
-    pub(crate) fn enqueue(&self, engine: &Arc<SharedEngine>) -> Gate {
-        let ticket = self.state.enqueued.fetch_add(1, Ordering::Relaxed);
-        self.is_used_by(engine);
-        Gate { state: Arc::clone(&self.state), ticket }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.state.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.state.lock()
     }
 }
 
-/// An operation's place in a stream.
+impl State {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The next place on a stream, for an operation of an engine that takes it once the engine has accepted the operation.
+#[derive(Clone, Copy)]
+pub(crate) struct Turn<'a> {
+    stream: &'a Stream,
+    engine: &'a Arc<SharedEngine>,
+}
+
+impl<'a> Turn<'a> {
+    pub(crate) fn new(stream: &'a Stream, engine: &'a Arc<SharedEngine>) -> Turn<'a> {
+        Turn { stream, engine }
+    }
+
+    /// The stream.
+    pub(crate) fn stream(&self) -> &'a Stream {
+        self.stream
+    }
+
+    /// Refuses a stream that has failed. Nothing happens.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Some(error) = &self.stream.lock().failed else { return Ok(()) };
+        let cause = format!("expected a stream that has not failed, found one that has: {}", error.cause());
+        Err(Error::usage(cause, "put calls on another stream"))
+    }
+
+    /// The gate of the operation, which the engine will run.
+    pub(crate) fn take(self) -> Gate {
+        let ticket = self.stream.state.enqueued.fetch_add(1, Ordering::Relaxed);
+        self.stream.is_used_by(self.engine);
+        Gate { state: Arc::clone(&self.stream.state), ticket, is_settled: false }
+    }
+}
+
+/// An operation's place in a stream. One that is dropped without a word fails: the stream must not wait for it.
 pub(crate) struct Gate {
     state: Arc<State>,
     ticket: u64,
+    /// Whether it is known what became of the operation.
+    is_settled: bool,
 }
 
 impl Gate {
@@ -145,15 +190,52 @@ impl Gate {
         self.state.passed.load(Ordering::Acquire) >= self.ticket
     }
 
+    /// Why it will never open, if so: an operation before it has failed.
+    pub(crate) fn lost(&self) -> Option<Error> {
+        // Acquire: pairs with the Release in `lose`, after the error was put down.
+        if self.state.lost.load(Ordering::Acquire) >= self.ticket {
+            return None;
+        }
+        let inner = self.state.lock();
+        let first = inner.failed.as_ref().map_or("nobody knows how", Error::cause);
+        let cause =
+            format!("expected the stream to come to this call, found that one before it failed: {first}");
+        let advice =
+            "see that call's own error; calls that are not to end together go on streams of their own";
+        Some(Error::new(Fault::Aborted, cause, advice))
+    }
+
     /// The operation is complete.
-    pub(crate) fn pass(self) {
+    pub(crate) fn pass(mut self) {
+        self.is_settled = true;
         // Release: pairs with the Acquire loads above.
         self.state.passed.store(self.ticket + 1, Ordering::Release);
     }
 
     /// The operation will never complete.
-    pub(crate) fn fail(self, error: Error) {
-        let mut inner = self.state.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        inner.failed.get_or_insert(error);
+    pub(crate) fn fail(mut self, error: Error) {
+        self.lose(error);
     }
+
+    fn lose(&mut self, error: Error) {
+        self.is_settled = true;
+        let mut inner = self.state.lock();
+        inner.failed.get_or_insert(error);
+        // Release: pairs with the Acquire in `lost`: who finds it finds the error.
+        self.state.lost.fetch_min(self.ticket, Ordering::Release);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.lose(not_made());
+        }
+    }
+}
+
+#[cold]
+fn not_made() -> Error {
+    let cause = "expected every call on the stream to be made, found one that was given up";
+    Error::new(Fault::Aborted, cause, "see what that call returned")
 }

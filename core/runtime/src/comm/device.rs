@@ -5,7 +5,7 @@ use super::group::Group;
 use crate::error::Result;
 use crate::exec::device::{Addresses, DeviceBuffer, DeviceWindow, Registered, Registration};
 use crate::request::Request;
-use crate::stream::Stream;
+use crate::stream::{Stream, Turn};
 
 impl Communicator {
     /// The number of the device that this rank works on (`CCL_DEVICE`); `None` if it works on host memory.
@@ -182,13 +182,8 @@ impl Communicator {
         (stream, is_grouped): (&Stream, bool),
     ) -> Result<()> {
         let shared = self.share()?;
-        let started = shared.with(|engine| {
-            let gate = match stream.device() {
-                Some(_) => None,
-                None => Some(stream.enqueue(&shared)),
-            };
-            engine.start_at(request, at, (stream, gate, is_grouped))
-        });
+        let started =
+            shared.with(|engine| engine.start_at(request, at, (Turn::new(stream, &shared), is_grouped)));
         if stream.device().is_some() {
             stream.is_used_by(&shared);
         }
@@ -215,4 +210,120 @@ impl<'a> Group<'a> {
     ) {
         self.add_at(communicator, request, (at, stream));
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::{Duration, Instant};
+
+    use ccl_plan::{Rank, ReduceOp};
+
+    use super::*;
+    use crate::error::Fault;
+    use crate::{Config, local};
+
+    /// Nobody but the callers drives calls, and none waits so long as a deadline.
+    fn config() -> Config {
+        Config::from_vars([("CCL_TIMEOUT", "30s"), ("CCL_PROGRESS_THREAD", "0")]).unwrap()
+    }
+
+    /// Puts an all-reduce of these values on a stream.
+    fn enqueue(comm: &Communicator, values: &mut [i32], stream: &Stream) -> Result<()> {
+        let count = values.len();
+        let request = Request { count, ..Request::all_reduce::<i32>(&[], &mut [], ReduceOp::Sum) };
+        let address = values.as_mut_ptr();
+        // SAFETY: tests keep the values, and leave them alone, until the stream or the communicator is done.
+        unsafe { comm.enqueue(request, Addresses::new(address.cast_const().cast(), address.cast()), stream) }
+    }
+
+    /// What comes of waiting for the stream, which must end.
+    fn synchronized(stream: &Stream) -> Result<()> {
+        let (sender, ended) = channel();
+        let stream = stream.clone();
+        std::thread::spawn(move || sender.send(stream.synchronize()));
+        ended.recv_timeout(SOON).expect("waiting for the stream ends")
+    }
+
+    #[test]
+    fn nobody_waits_on_a_stream_for_a_communicator_that_was_dropped() {
+        let (comm, stream) = (Communicator::alone(&config()).unwrap(), Stream::new());
+        let mut values = [1; 10];
+        enqueue(&comm, &mut values, &stream).unwrap();
+        drop(comm);
+        let error = synchronized(&stream).unwrap_err();
+        assert!(error.cause().contains("is being dropped"), "{error}");
+    }
+
+    #[test]
+    fn a_call_that_is_refused_takes_no_place_on_its_stream() {
+        let (comm, stream) = (Communicator::alone(&config()).unwrap(), Stream::new());
+        let mut values = [1; 10];
+        // SAFETY: the call is refused.
+        let refused = unsafe {
+            let at = Addresses::new(std::ptr::null(), values.as_mut_ptr().cast());
+            comm.enqueue(Request { count: 10, ..Request::broadcast::<i32>(&mut [], Rank(1)) }, at, &stream)
+        };
+        assert_eq!(refused.unwrap_err().fault(), &Fault::Usage);
+        enqueue(&comm, &mut values, &stream).unwrap();
+        synchronized(&stream).unwrap();
+        comm.suspend().unwrap();
+        enqueue(&comm, &mut values, &stream).unwrap_err();
+        let mut others = [2; 10];
+        comm.scope(|scope| {
+            let request = Request::all_reduce_in_place(&mut others, ReduceOp::Sum);
+            scope.start_on(&stream, request).unwrap_err();
+            Ok(())
+        })
+        .unwrap();
+        comm.resume().unwrap();
+        enqueue(&comm, &mut values, &stream).unwrap();
+        synchronized(&stream).unwrap();
+    }
+
+    #[test]
+    fn what_is_behind_a_lost_call_on_its_stream_ends_on_all_ranks_at_once() {
+        let started = Instant::now();
+        let outcomes = local::try_run_with(&config(), 2, |comm| {
+            comm.barrier()?;
+            let mut values = [1; 10];
+            if comm.rank() == Rank(1) {
+                return comm.all_reduce_in_place(&mut values, ReduceOp::Sum);
+            }
+            let (first, stream) = (Communicator::alone(&config())?, Stream::new());
+            enqueue(&first, &mut [1; 10], &stream)?;
+            enqueue(&comm, &mut values, &stream)?;
+            drop(first);
+            let ended = comm.barrier();
+            // What has nothing to do with it goes on, elsewhere.
+            let other = Communicator::alone(&config())?;
+            let refused = enqueue(&other, &mut [1; 10], &stream).unwrap_err();
+            assert_eq!(refused.fault(), &Fault::Usage, "{refused}");
+            other.barrier()?;
+            ended
+        });
+        assert!(started.elapsed() < SOON);
+        let errors: Vec<_> = outcomes.unwrap().into_iter().map(Result::unwrap_err).collect();
+        let faults = [Fault::Aborted, Fault::Remote { rank: Rank(0) }];
+        for (error, fault) in errors.iter().zip(&faults) {
+            assert_eq!(error.fault(), fault, "{error}");
+            assert!(error.cause().contains("found that one before it failed"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_call_before_a_lost_one_on_its_stream_is_made() {
+        let [first, second] = [(); 2].map(|()| Communicator::alone(&config()).unwrap());
+        let (mut values, stream) = ([[1; 10]; 3], Stream::new());
+        let [one, two, three] = &mut values;
+        enqueue(&first, one, &stream).unwrap();
+        enqueue(&first, two, &stream).unwrap();
+        enqueue(&second, three, &stream).unwrap();
+        drop(second);
+        assert!(synchronized(&stream).is_err());
+        first.barrier().unwrap();
+    }
+
+    /// Far shorter than the deadline.
+    const SOON: Duration = Duration::from_secs(15);
 }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::Communicator;
 use crate::error::Result;
 use crate::request::Request;
-use crate::stream::Stream;
+use crate::stream::{Stream, Turn};
 
 /// Asynchronous calls on one communicator, begun by [`Communicator::scope`].
 ///
@@ -56,11 +56,8 @@ impl<'env> Scope<'env> {
     /// As [`Scope::start`].
     pub fn start_on(&self, stream: &Stream, mut request: Request<'env>) -> Result<()> {
         let shared = self.communicator.share()?;
-        let submitted = shared.with(|engine| {
-            engine.check(&mut request)?;
-            let gate = stream.enqueue(&shared);
-            engine.submit_alone(&mut request, Some(gate))
-        });
+        let turn = Turn::new(stream, &shared);
+        let submitted = shared.with(|engine| engine.submit_alone(&mut request, Some(turn)));
         submitted.unwrap_or_else(|| Err(super::closed()))
     }
 

@@ -33,7 +33,7 @@ use crate::observe::board::Board;
 use crate::observe::flight::{Flight, Message};
 use crate::observe::profiler::{Emitter, Profile, Ticket, Work};
 use crate::request::{Bound, Request, check_root};
-use crate::stream::Gate;
+use crate::stream::{Gate, Turn};
 use crate::transport::{Bell, Fabric, WaitSettings, Waiter};
 
 /// One rank's operations and everything they need.
@@ -172,12 +172,12 @@ impl Engine {
     }
 
     /// Queues an asynchronous call: [`Engine::submit`] for whoever makes no others with it.
-    pub(crate) fn submit_alone(&mut self, request: &mut Request<'_>, gate: Option<Gate>) -> Result<()> {
+    pub(crate) fn submit_alone(&mut self, request: &mut Request<'_>, turn: Option<Turn<'_>>) -> Result<()> {
         if self.device.is_some() {
-            return self.stage(request, gate, false).and_then(|()| self.poll().map(drop));
+            return self.stage(request, turn, false).and_then(|()| self.poll().map(drop));
         }
         self.launch(request, 0);
-        let submitted = self.submit(request, gate);
+        let submitted = self.submit(request, turn);
         self.land();
         submitted
     }
@@ -261,19 +261,21 @@ impl Engine {
 
     /// Queues a request. The memory it borrows must stay valid until the operation is complete or
     /// the engine has failed: callers keep the borrow alive until [`Engine::finish`] returned.
-    pub(crate) fn submit(&mut self, request: &mut Request<'_>, gate: Option<Gate>) -> Result<()> {
-        let operation = self.prepare(request)?;
+    pub(crate) fn submit(&mut self, request: &mut Request<'_>, turn: Option<Turn<'_>>) -> Result<()> {
+        let operation = self.prepare(request, turn)?;
+        let gate = turn.map(Turn::take);
         self.queue.push_back(Queued { operation, started: false, gate });
         Ok(())
     }
 
-    /// The operation of a request, numbered but not started.
+    /// The operation of a request, numbered but not started. An error has changed nothing.
     #[inline]
-    fn prepare(&mut self, request: &mut Request<'_>) -> Result<Box<Operation>> {
+    fn prepare(&mut self, request: &mut Request<'_>, turn: Option<Turn<'_>>) -> Result<Box<Operation>> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         let bound = self.check(request)?;
+        self.check_turn(turn, &bound)?;
         let mut operation = self.blank(bound, request.tables().as_ref())?;
         if let Some(tables) = request.tables() {
             operation.tables.store(tables);
@@ -288,6 +290,12 @@ impl Engine {
     /// Checks a request against itself and the communicator; nothing happens.
     pub(crate) fn check(&self, request: &mut Request<'_>) -> Result<Bound> {
         request.bind(self.rank, self.n).map_err(|error| error.on(self.rank).during(request.collective.name()))
+    }
+
+    /// Refuses a stream that no call can be put on.
+    fn check_turn(&self, turn: Option<Turn<'_>>, bound: &Bound) -> Result<()> {
+        let checked = turn.map_or(Ok(()), |turn| turn.check());
+        checked.map_err(|error| error.on(self.rank).during(bound.collective.name()))
     }
 
     /// Advances everything that can advance, without blocking.
@@ -435,6 +443,9 @@ impl Engine {
         let mut collective_open = false;
         let mut index = 0;
         while index < self.queue.len() {
+            if let Some(error) = self.queue[index].gate.as_ref().and_then(Gate::lost) {
+                return Err(error.during(self.queue[index].operation.bound.collective.name()));
+            }
             if self.must_wait(index, collective_open) {
                 collective_open |= !self.queue[index].operation.is_message();
                 index += 1;

@@ -571,6 +571,9 @@ impl DeviceEngine {
                 continue;
             }
             let is_held = queued.target.is_some() && !is_caller;
+            if let Some(error) = queued.gate.as_ref().and_then(Gate::lost) {
+                return Err(error);
+            }
             if is_held || queued.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
                 break;
             }

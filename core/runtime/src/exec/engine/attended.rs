@@ -6,6 +6,7 @@ use ccl_plan::Rank;
 use ccl_plan::layout::Tables;
 
 use super::Engine;
+use super::ending::unlike;
 use crate::error::{Error, Fault, Result};
 use crate::exec::device::{
     Addresses, Call, DeviceEngine, DeviceWindow, Registered, Registration, Staged, not_of_the_host,
@@ -13,7 +14,7 @@ use crate::exec::device::{
 };
 use crate::exec::host::{Operation, OwnedTables, Poll, Reason, is_message};
 use crate::request::{Bound, Buffers, Request};
-use crate::stream::{Gate, Stream};
+use crate::stream::Turn;
 use crate::transport;
 
 impl Engine {
@@ -54,14 +55,18 @@ impl Engine {
     pub(super) fn stage(
         &mut self,
         request: &mut Request<'_>,
-        gate: Option<Gate>,
+        turn: Option<Turn<'_>>,
         is_grouped: bool,
     ) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         let bound = self.check(request)?;
+        self.check_turn(turn, &bound)?;
         let staged = staged(&mut request.buffers, &bound);
         let call = self.number(bound, request.tables().as_ref())?;
         let Some(device) = &mut self.device else { return Err(Error::bug("a call is staged for no device")) };
-        let done = device.stage(call, (staged, gate), is_grouped, &mut self.fabric);
+        let done = device.stage(call, (staged, turn.map(Turn::take)), is_grouped, &mut self.fabric);
         done.map_err(|error| self.launch_failed(error.on(self.rank).during(bound.collective.name())))
     }
 
@@ -71,7 +76,7 @@ impl Engine {
         &mut self,
         request: &mut Request<'_>,
         at: Addresses<'_>,
-        (stream, gate, is_grouped): (&Stream, Option<Gate>, bool),
+        (turn, is_grouped): (Turn<'_>, bool),
     ) -> Result<()> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -82,13 +87,14 @@ impl Engine {
         let bound = request.bind_at(at, self.rank, self.n);
         let bound = bound.map_err(|error| error.on(self.rank).during(request.collective.name()))?;
         if self.device.is_none() {
-            return self.submit_bound(bound, request.tables().as_ref(), gate);
+            return self.submit_bound(bound, request.tables().as_ref(), turn);
         }
         let bytes = request.lengths_at(self.rank, self.n)?;
-        let target = stream.device().ok_or_else(no_cuda_stream).and_then(|stream| match &mut self.device {
-            Some(device) => device.accept((&bound, bytes), stream, is_grouped),
-            None => Err(Error::bug("a device went away")),
-        });
+        let target =
+            turn.stream().device().ok_or_else(no_cuda_stream).and_then(|stream| match &mut self.device {
+                Some(device) => device.accept((&bound, bytes), stream, is_grouped),
+                None => Err(Error::bug("a device went away")),
+            });
         let name = bound.collective.name();
         let target = target.map_err(|error| match error.fault() {
             Fault::Usage => error.on(self.rank).during(name),
@@ -145,9 +151,6 @@ impl Engine {
 
     /// A call of a device rank with what was decided of it, and its number.
     fn number(&mut self, bound: Bound, tables: Option<&Tables<'_>>) -> Result<Call> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
         let decision = Arc::clone(self.plans.decide(&bound, tables, &mut self.fabric)?);
         let mut owned = OwnedTables::default();
         if let Some(tables) = tables {
@@ -158,17 +161,17 @@ impl Engine {
         Ok(Call { bound, tables: owned, decision, sequence, tag })
     }
 
-    /// Queues a checked call of a rank that works on host memory.
-    fn submit_bound(&mut self, bound: Bound, tables: Option<&Tables<'_>>, gate: Option<Gate>) -> Result<()> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
+    /// Queues a checked call of a rank that works on host memory, which CUDA streams do not order.
+    fn submit_bound(&mut self, bound: Bound, tables: Option<&Tables<'_>>, turn: Turn<'_>) -> Result<()> {
+        let turn = Some(turn).filter(|turn| turn.stream().device().is_none());
+        self.check_turn(turn, &bound)?;
         let mut operation: Box<Operation> = self.blank(bound, tables)?;
         if let Some(tables) = tables {
             operation.tables.store(*tables);
             operation.tables.face_root(bound.collective, self.rank, bound.root);
         }
         (operation.sequence, operation.tag) = self.numbers.next(&bound, &operation.decision, &self.board);
+        let gate = turn.map(Turn::take);
         self.queue.push_back(super::Queued { operation, started: false, gate });
         Ok(())
     }
@@ -192,11 +195,7 @@ impl Engine {
         let (sequence, message) = call.map_or((0, false), |call| (call.sequence, is_message(&call.bound)));
         let name = call.map(|call| call.bound.collective.name());
         match reason {
-            Reason::Mismatch { peer, detail } if message => {
-                let advice =
-                    "give the send and the matching receive the same count and dtype, in the same order";
-                Error::new(Fault::Remote { rank: peer }, detail, advice).with_peer(peer)
-            }
+            Reason::Mismatch { peer, detail } if message => unlike(peer, detail),
             Reason::Mismatch { peer, .. } => self.control.diagnose(sequence, Some(peer)).with_peer(peer),
             Reason::Failed(error) => {
                 let error = error.on(self.rank);
