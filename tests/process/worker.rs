@@ -8,7 +8,7 @@ use ccl::discover::launcher::Job;
 use ccl::{Collective, Communicator, Config, Dtype, Rank, ReduceOp, Result, UniqueId};
 use ccl_tests::exercise::{self, Placement};
 
-use crate::{idle, mapped, memory, pool, roots, split};
+use crate::{fork, idle, mapped, memory, pool, roots, split};
 
 /// Serves until standard input ends: `make <init timeout>` answers `id` with a new unique id, whose root
 /// lives here; `resources` answers what this process holds; for `join` see [`join`], for `idle`
@@ -30,7 +30,7 @@ pub(crate) fn serve() {
 }
 
 /// `join <id>,... <rank> <n> <init timeout> <work>`: work is the number of calls to make, `endless`, `check`, or
-/// one of [`crate::mapped`], [`crate::roots`] and [`crate::split`]; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
+/// one of [`crate::fork`], [`crate::mapped`], [`crate::roots`] and [`crate::split`]; answers are `joining`, `in`, `leaving`, and at last `ok` or `error` with a text.
 fn join(words: &[&str]) {
     let ids: Vec<UniqueId> = words[0].split(',').map(|id| id.parse().unwrap()).collect();
     let (rank, n): (u32, u32) = (words[1].parse().unwrap(), words[2].parse().unwrap());
@@ -78,6 +78,7 @@ fn work(comm: &Communicator, work: &str) -> Result<Vec<String>> {
         "cycles" => return mapped::cycles(comm, resources),
         "endless-mapped" => return mapped::endless(comm),
         "abort" => return roots::abort(comm),
+        "fork" => return fork::work(comm),
         "split" => return split::work(comm),
         "split-death" => return split::death(comm),
         _ => {}

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::comm::shared::{Driver, SharedEngine};
 use crate::error::{Error, Fault, Result};
 use crate::exec::device::failed;
+use crate::memory::fork::Birthplace;
 
 /// An ordered queue of asynchronous operations, possibly of several communicators.
 ///
 /// Operations enqueued on a stream run one after the other, in the order they were enqueued.
 /// Nothing runs on the stream itself: whoever waits ([`Stream::synchronize`]) drives the
 /// operations, and the progress thread does so when nobody waits. Cheap to clone; clones are the same
-/// stream. May be used from any thread.
+/// stream. May be used from any thread; in a child after `fork` every use is a usage error.
 ///
 /// A stream has failed once one of its operations has, or will never be made because its communicator was dropped. What is
 /// behind that on the stream is not made either, which ends its communicator as well, on all ranks: they would wait for calls
@@ -32,12 +33,13 @@ struct State {
     /// The first operation that will never complete: none behind it begins.
     lost: AtomicU64,
     inner: Mutex<Inner>,
+    birthplace: Birthplace,
 }
 
 impl Default for State {
     fn default() -> State {
         let (enqueued, passed, lost) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(u64::MAX));
-        State { enqueued, passed, lost, inner: Mutex::default() }
+        State { enqueued, passed, lost, inner: Mutex::default(), birthplace: Birthplace::here() }
     }
 }
 
@@ -72,6 +74,7 @@ impl Stream {
     ///
     /// The first error of any operation on the stream.
     pub fn synchronize(&self) -> Result<()> {
+        self.state.birthplace.check()?;
         if let Some(device) = &self.device {
             self.synchronize_device(device)?;
         }
@@ -160,8 +163,9 @@ impl<'a> Turn<'a> {
         self.stream
     }
 
-    /// Refuses a stream that has failed. Nothing happens.
+    /// Refuses a stream that has failed, or is another process's. Nothing happens.
     pub(crate) fn check(&self) -> Result<()> {
+        self.stream.state.birthplace.check()?;
         let Some(error) = &self.stream.lock().failed else { return Ok(()) };
         let cause = format!("expected a stream that has not failed, found one that has: {}", error.cause());
         Err(Error::usage(cause, "put calls on another stream"))

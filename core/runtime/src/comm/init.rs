@@ -28,6 +28,7 @@ use crate::exec::device::{DeviceEngine, Opened};
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Direct, Plans, Reach, Room};
 use crate::exec::trial::{self, Verdict};
+use crate::memory::fork::Birthplace;
 use crate::observe::flight::{Flight, Place, Recorded};
 use crate::observe::profiler::Profile;
 use crate::transport::{
@@ -249,6 +250,7 @@ impl Communicator {
             engine: Ownership::Alone(Box::new(engine)).into(),
             splits: Cell::new(0),
             recorded,
+            birthplace: Birthplace::here(),
         })
     }
 }

@@ -32,6 +32,7 @@ use crate::error::Fault;
 use crate::error::{Error, Result};
 use crate::exec::engine::{Engine, Patience};
 use crate::memory::Footprint;
+use crate::memory::fork::Birthplace;
 use crate::observe::flight::Recorded;
 use crate::request::Request;
 use crate::transport;
@@ -53,6 +54,10 @@ pub use self::init::{Joining, JoiningState};
 /// Dropping a communicator leaves it without waiting for anyone. Asynchronous calls that are not complete end by that: their
 /// streams fail, and no rank uses their memory once the drop has returned. A rank that uses it at that moment is waited for,
 /// for a millisecond or so; a process that was stopped meanwhile for half a second.
+///
+/// After `fork` a communicator is the parent's, who may go on with it. In the child every call is a usage error, and dropping it
+/// does nothing but that: the connections and the memory behind it stay as they are until the child ends or executes another
+/// program. The child may make communicators of its own.
 pub struct Communicator {
     rank: Rank,
     n: u32,
@@ -62,6 +67,7 @@ pub struct Communicator {
     /// How often it was split.
     splits: Cell<u64>,
     recorded: Recorded,
+    birthplace: Birthplace,
 }
 
 /// Who may touch the engine.
@@ -144,8 +150,8 @@ impl Communicator {
     ///
     /// The communicator is being dropped.
     pub fn memory(&self) -> Result<Footprint> {
-        let control = u64::from(self.control.is_connected());
         let footprint = self.with_engine(|engine| engine.fabric().footprint())?;
+        let control = u64::from(self.control.is_connected());
         Ok(footprint.with_sockets(control, &self.config))
     }
 
@@ -168,17 +174,26 @@ impl Communicator {
     /// Runs `f` with the engine, locked only if the progress thread shares it.
     pub(crate) fn with_engine<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> R
     where
-        R: OrClosed,
+        R: OrRefused,
     {
+        if self.birthplace.is_left() {
+            return self.refused_after_fork();
+        }
         match &mut *self.engine.borrow_mut() {
             Ownership::Alone(engine) => engine.guarded(f),
-            Ownership::Shared(shared) => shared.with(f).unwrap_or_else(R::closed),
-            Ownership::Gone => R::closed(),
+            Ownership::Shared(shared) => shared.with(f).unwrap_or_else(|| R::refused(closed())),
+            Ownership::Gone => R::refused(closed()),
         }
+    }
+
+    #[cold]
+    fn refused_after_fork<R: OrRefused>(&self) -> R {
+        R::refused(self.birthplace.error().on(self.rank))
     }
 
     /// The engine behind a lock, from now on.
     pub(crate) fn share(&self) -> Result<Arc<SharedEngine>> {
+        self.birthplace.check().map_err(|error| error.on(self.rank))?;
         let mut ownership = self.engine.borrow_mut();
         let engine = match std::mem::replace(&mut *ownership, Ownership::Gone) {
             Ownership::Alone(engine) => engine,
@@ -198,7 +213,14 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        match self.engine.replace(Ownership::Gone) {
+        let ownership = self.engine.replace(Ownership::Gone);
+        if self.birthplace.is_left() {
+            // What ends a connection ends it for the parent as well, and so do goodbyes in shared memory. A
+            // lock may be held by a thread that is not here, and a device is not either. All of it stays as it is.
+            std::mem::forget(ownership);
+            return;
+        }
+        match ownership {
             Ownership::Alone(engine) => engine.close(),
             Ownership::Shared(shared) => {
                 if let Some(engine) = shared.take() {
@@ -225,33 +247,33 @@ pub struct Aborter {
 impl Aborter {
     /// Ends whatever the communicator is doing, here and on every other rank.
     ///
-    /// Local, idempotent, never blocks: calls under way on this rank return an error within
+    /// Does nothing in a child after `fork`. Local, idempotent, never blocks: calls under way on this rank return an error within
     /// milliseconds whether or not the other ranks are alive; the others are told.
     pub fn abort(&self, reason: &str) {
         self.control.abort(reason);
     }
 }
 
-/// What to answer when the engine is gone.
-pub(crate) trait OrClosed {
-    fn closed() -> Self;
+/// What to answer when the engine is gone, or another process's.
+pub(crate) trait OrRefused {
+    fn refused(error: Error) -> Self;
 }
 
-impl<T> OrClosed for Result<T> {
-    fn closed() -> Self {
-        Err(closed())
+impl<T> OrRefused for Result<T> {
+    fn refused(error: Error) -> Self {
+        Err(error)
     }
 }
 
-impl OrClosed for Option<Patience> {
-    fn closed() -> Self {
+impl OrRefused for Option<Patience> {
+    fn refused(_: Error) -> Self {
         None
     }
 }
 
-impl OrClosed for Option<Error> {
-    fn closed() -> Self {
-        Some(closed())
+impl OrRefused for Option<Error> {
+    fn refused(error: Error) -> Self {
+        Some(error)
     }
 }
 

@@ -7,6 +7,7 @@ use super::progress;
 use crate::error::Result;
 use crate::exec::engine::{Engine, Patience};
 use crate::exec::host::Poll;
+use crate::memory::fork::Birthplace;
 use crate::observe::profiler::{Ctrl, now_ns};
 use crate::transport::Bell;
 
@@ -19,6 +20,7 @@ pub(crate) struct SharedEngine {
     called: AtomicBool,
     thread: ProgressThread,
     this: Weak<SharedEngine>,
+    birthplace: Birthplace,
 }
 
 impl SharedEngine {
@@ -33,6 +35,7 @@ impl SharedEngine {
             called: AtomicBool::new(false),
             thread,
             this: this.clone(),
+            birthplace: Birthplace::here(),
         }))
     }
 
@@ -40,6 +43,11 @@ impl SharedEngine {
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Engine) -> R) -> Option<R> {
         let _driver = self.drive();
         self.lock().as_mut().map(|engine| engine.guarded(f))
+    }
+
+    /// Refuses to be used in a child after `fork`, where the lock may be held by a thread that is not there.
+    pub(crate) fn check_birthplace(&self) -> Result<()> {
+        self.birthplace.check()
     }
 
     /// Keeps the progress thread away for as long as the caller drives.
@@ -91,7 +99,7 @@ impl SharedEngine {
 
 impl Drop for SharedEngine {
     fn drop(&mut self) {
-        if self.thread == ProgressThread::WhenIdle {
+        if self.thread == ProgressThread::WhenIdle && !self.birthplace.is_left() {
             progress::leave();
         }
     }
@@ -140,6 +148,7 @@ pub(crate) struct Driver<'a> {
 impl Driver<'_> {
     /// One round of driving by a caller that waits; pauses if nothing moved.
     pub(crate) fn round(&mut self) -> Result<()> {
+        self.shared.check_birthplace()?;
         let patience = match &mut self.patience {
             Some(patience) => patience,
             None => {
@@ -162,7 +171,11 @@ impl Drop for Driver<'_> {
         // SeqCst, here and in `Driven::give_up`: either this decrement is seen there, or the flag that was
         // lowered there is seen here.
         let others = shared.drivers.fetch_sub(1, Ordering::SeqCst) > 1;
-        if others || shared.thread == ProgressThread::Never || !shared.has_work() {
+        if shared.birthplace.is_left()
+            || others
+            || shared.thread == ProgressThread::Never
+            || !shared.has_work()
+        {
             return;
         }
         if !shared.called.swap(true, Ordering::SeqCst) {

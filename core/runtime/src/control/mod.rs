@@ -247,9 +247,12 @@ impl Control {
 
     /// Ends the communicator here, and soon everywhere: the others report "rank r aborted: reason".
     ///
-    /// Local, idempotent, does not block, and may be called from any thread.
+    /// Local, idempotent, does not block, and may be called from any thread. Nothing in a child after `fork`.
     pub fn abort(&self, reason: &str) {
         let shared = &self.shared;
+        if shared.is_inherited() {
+            return;
+        }
         let advice = "nothing to do: the caller asked for it";
         let error = Error::new(Fault::Aborted, format!("aborted by the caller: {reason}"), advice);
         let error = error.on(shared.rank);
@@ -268,7 +271,7 @@ impl Control {
     /// Not a collective, idempotent, and does not block. Afterwards only the board, the alarm and
     /// what has already arrived can be used.
     pub fn leave(&self) {
-        if self.shared.this.pid == std::process::id() {
+        if !self.shared.is_inherited() {
             self.shared.leave();
         }
     }
@@ -320,17 +323,13 @@ impl Control {
     }
 
     fn usable_for_mail(&self) -> Result<()> {
-        if self.shared.this.pid == std::process::id() {
-            return Ok(());
-        }
-        let cause = format!("expected process {}, found its child after fork", self.shared.this.pid);
-        Err(Error::usage(cause, "make a new communicator after fork").on(self.shared.rank))
+        if self.shared.is_inherited() { Err(self.shared.after_fork()) } else { Ok(()) }
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        if self.shared.n == 1 || self.shared.this.pid != std::process::id() {
+        if self.shared.n == 1 || self.shared.is_inherited() {
             return;
         }
         self.shared.leave();

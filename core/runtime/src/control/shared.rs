@@ -105,6 +105,17 @@ impl Shared {
         }
     }
 
+    /// Whether this is a child after `fork`: the connection is the parent's.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.this.pid != std::process::id()
+    }
+
+    #[cold]
+    pub(super) fn after_fork(&self) -> Error {
+        let cause = format!("expected process {}, found its child after fork", self.this.pid);
+        Error::usage(cause, "make a new communicator after fork").on(self.rank)
+    }
+
     pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,6 +147,9 @@ impl Shared {
     }
 
     fn send_frame(&self, frame: Frame, is_leave: bool) -> Result<()> {
+        if self.is_inherited() {
+            return Err(self.after_fork());
+        }
         let mut line = self.line();
         let Line { stream, outbox } = &mut *line;
         // Relaxed, here and below: the line's lock orders it.

@@ -6,6 +6,7 @@
 mod alloc;
 mod exchange;
 pub(crate) mod footprint;
+pub(crate) mod fork;
 pub(crate) mod lines;
 mod mailbox;
 mod peer;

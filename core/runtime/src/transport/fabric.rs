@@ -16,6 +16,7 @@ use super::{TransportSettings, WaitSettings, agree, host};
 use crate::config::NameFilter;
 use crate::discover::cache;
 use crate::error::{Error, Result};
+use crate::memory::fork;
 use crate::memory::{Footprint, Ledger, Mailbox, MemoryFile, Windows};
 use crate::observe::profiler::Emitter;
 
@@ -107,6 +108,7 @@ impl Fabric {
     /// Errors: settings that make no sense, no memory to be had.
     pub fn open(settings: &TransportSettings, me: Rank, n: u32) -> Result<(Fabric, TransportInfo)> {
         settings.check()?;
+        fork::watch()?;
         let opening = if n == 1 { Opening::default() } else { Opening::new(settings)? };
         let info = host::describe(settings, opening.file.as_ref(), opening.mailbox.as_ref())?;
         let edges = n as usize * usize::from(settings.channels) * usize::from(settings.tags);
