@@ -187,6 +187,7 @@ impl Communicator {
     }
 
     #[cold]
+    #[inline(never)]
     fn refused_after_fork<R: OrRefused>(&self) -> R {
         R::refused(self.birthplace.error().on(self.rank))
     }

@@ -293,6 +293,7 @@ impl Engine {
     }
 
     /// Refuses a stream that no call can be put on.
+    #[inline(never)]
     fn check_turn(&self, turn: Option<Turn<'_>>, bound: &Bound) -> Result<()> {
         let checked = turn.map_or(Ok(()), |turn| turn.check());
         checked.map_err(|error| error.on(self.rank).during(bound.collective.name()))

@@ -6,7 +6,7 @@
 
 use super::host::Stop;
 use super::reduce::{self, Finish};
-use super::step::{Bindings, of_peer};
+use super::step::Bindings;
 use super::tape::{Entry, Form, Spot};
 use crate::error::Error;
 use crate::transport::{Fabric, Quick};
@@ -55,14 +55,11 @@ fn few<const INPUTS: usize, const OUTPUTS: usize>(
             Spot::Send(offset) => call.bound.send.wrapping_add(offset),
             Spot::Recv(offset) => call.bound.recv.wrapping_add(offset).cast_const(),
             Spot::Scratch(offset) => cells.wrapping_add(offset).cast_const(),
-            Spot::From(edge, peer) => {
-                let found = fabric.receiver(edge).expect_short(entry.bytes, call.tag);
-                match found.map_err(|error| of_peer(error, peer))? {
-                    Quick::At(found) => found.as_ptr().cast_const(),
-                    Quick::NotYet => return Ok(Taken::NotYet),
-                    Quick::Otherwise => return Ok(Taken::Otherwise),
-                }
-            }
+            Spot::From(edge, _) => match fabric.receiver(edge).expect_short(entry.bytes, call.tag)? {
+                Quick::At(found) => found.as_ptr().cast_const(),
+                Quick::NotYet => return Ok(Taken::NotYet),
+                Quick::Otherwise => return Ok(Taken::Otherwise),
+            },
             Spot::To(..) => return Err(Error::bug("a send edge as an input").into()),
         };
     }
@@ -91,8 +88,8 @@ fn few<const INPUTS: usize, const OUTPUTS: usize>(
         }
     }
     for spot in sources {
-        if let Spot::From(edge, peer) = *spot {
-            fabric.receiver(edge).release().map_err(|error| of_peer(error, peer))?;
+        if let Spot::From(edge, _) = *spot {
+            fabric.receiver(edge).release()?;
         }
     }
     Ok(Taken::Yes)
