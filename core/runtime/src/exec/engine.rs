@@ -464,7 +464,7 @@ impl Engine {
                 }
             }
         }
-        self.fabric.progress()?;
+        self.fabric.progress().map_err(|error| self.control.report(error.on(self.rank)))?;
         let flushed = self.fabric.is_flushed();
         Ok(match (self.queue.is_empty() && flushed, moved) {
             (true, _) => Poll::Done,

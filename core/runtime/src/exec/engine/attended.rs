@@ -182,7 +182,7 @@ impl Engine {
         let Some(device) = &mut self.device else { return Err(Error::bug("no device to poll")) };
         let polled = device.poll(&mut self.fabric).map_err(|stop| stop.reason());
         let polled = polled.map_err(|reason| self.device_stopped(reason))?;
-        self.fabric.progress()?;
+        self.fabric.progress().map_err(|error| self.control.report(error.on(self.rank)))?;
         Ok(match polled {
             Poll::Done if !self.fabric.is_flushed() => Poll::Stalled,
             polled => polled,
@@ -195,7 +195,9 @@ impl Engine {
         let (sequence, message) = call.map_or((0, false), |call| (call.sequence, is_message(&call.bound)));
         let name = call.map(|call| call.bound.collective.name());
         match reason {
-            Reason::Mismatch { peer, detail } if message => unlike(peer, detail),
+            Reason::Mismatch { peer, detail } if message => {
+                self.control.report(unlike(peer, detail).on(self.rank))
+            }
             Reason::Mismatch { peer, .. } => self.control.diagnose(sequence, Some(peer)).with_peer(peer),
             Reason::Failed(error) => {
                 let error = error.on(self.rank);

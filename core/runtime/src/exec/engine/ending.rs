@@ -66,16 +66,18 @@ impl Engine {
         }
     }
 
-    /// A transport failed under an operation.
+    /// A transport failed under an operation: the root decides what the first cause was.
     pub(super) fn failed_path(&mut self, index: usize, error: Error) -> Error {
-        error.on(self.rank).during(self.queue[index].operation.bound.collective.name())
+        let name = self.queue[index].operation.bound.collective.name();
+        self.control.report(error.on(self.rank).during(name))
     }
 
     /// A peer is in another operation, or in this one with other arguments.
     pub(super) fn mismatched(&mut self, index: usize, peer: Rank, detail: String) -> Error {
         let operation = &self.queue[index].operation;
         if operation.is_message() {
-            return unlike(peer, detail).during(operation.bound.collective.name());
+            let name = operation.bound.collective.name();
+            return self.control.report(unlike(peer, detail).on(self.rank).during(name));
         }
         self.control.diagnose(operation.sequence, Some(peer)).with_peer(peer)
     }
@@ -89,11 +91,9 @@ impl Engine {
             };
         }
         let Some(queued) = self.queue.front() else {
-            return Error::new(
-                Fault::Timeout,
-                format!("expected the network to take what was sent within {:?}", self.deadline),
-                "check the network, or raise CCL_TIMEOUT",
-            );
+            let cause = format!("expected the network to take what was sent within {:?}", self.deadline);
+            let error = Error::new(Fault::Timeout, cause, "check the network, or raise CCL_TIMEOUT");
+            return self.control.report(error.on(self.rank));
         };
         let position = queued.operation.position();
         if let Some(peer) = position.waiting_for {
@@ -110,7 +110,8 @@ impl Engine {
         let (peer, deadline) = (bound.root, self.deadline);
         let cause = format!("expected rank {peer} to take part within {deadline:?}, found no matching call");
         let advice = "check that the peer makes the matching call, or raise CCL_TIMEOUT";
-        Error::new(Fault::Timeout, cause, advice).with_peer(peer).during(bound.collective.name())
+        let error = Error::new(Fault::Timeout, cause, advice).with_peer(peer).on(self.rank);
+        self.control.report(error.during(bound.collective.name()))
     }
 }
 
