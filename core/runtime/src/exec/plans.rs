@@ -262,12 +262,20 @@ impl Plans {
         let (reduce_op, level) = (ReduceOp::Sum, Level::Run);
         let key = Key { collective, dtype, count, root, reduce_op, scalar_bits: 0, level };
         let shape = self.shape(&key, collective.uneven())?;
-        let bytes = self.bytes(collective, dtype, count);
+        let bytes = self.choice_bytes(collective, dtype, count);
         let carried = Carried::by(shape.lending, shape.mapped);
         Ok(Explained { bytes, choice: shape.choice, chunk_count: shape.chunk_count, carried })
     }
 
-    /// The size that choices go by: of the vector, or of all blocks.
+    /// The size that choices go by, the same on all ranks.
+    fn choice_bytes(&self, collective: Collective, dtype: Dtype, count: usize) -> u64 {
+        match blocks_are_private(collective) {
+            true => (PRIVATE_BLOCK_BYTES * self.n as usize) as u64,
+            false => self.bytes(collective, dtype, count),
+        }
+    }
+
+    /// The size of the vector, or of all blocks.
     fn bytes(&self, collective: Collective, dtype: Dtype, count: usize) -> u64 {
         let blocks = if bound_is_whole(collective) { 1 } else { self.n as usize };
         (count * blocks * dtype.size_bytes()) as u64
@@ -295,11 +303,7 @@ impl Plans {
     /// What a decision is made of but for this rank's steps.
     fn shape(&mut self, key: &Key, uneven: bool) -> Result<Shape> {
         let (size, root) = (key.dtype.size_bytes(), key.root);
-        // What follows from it must be the same on all ranks.
-        let bytes = match blocks_are_private(key.collective) {
-            true => (PRIVATE_BLOCK_BYTES * self.n as usize) as u64,
-            false => self.bytes(key.collective, key.dtype, key.count),
-        };
+        let bytes = self.choice_bytes(key.collective, key.dtype, key.count);
         let choice = self.selection_at(key.level)?.choose(key.collective, bytes);
         let mapped = self.mapped
             && self.n > 1
