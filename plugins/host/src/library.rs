@@ -1,8 +1,9 @@
 //! Opening a library, once and for ever.
 
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, OsStr, c_void};
 use std::mem::ManuallyDrop;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -126,6 +127,8 @@ fn try_place(place: &Place) -> (Candidate, Option<&'static LoadedNet>) {
     match net_of(&library, &versions) {
         Ok(Found { checked, how, nccl }) => {
             let verdict = Verdict::Chosen(format!("network {}, {how}", checked.name));
+            let file =
+                file.map(|file| where_found(&library, &versions).filter(|_| is_bare(&file)).unwrap_or(file));
             let net = LoadedNet { checked, file, how, versions: versions.clone(), nccl, wraps: None };
             let net: &'static LoadedNet = Box::leak(Box::new(net));
             loaded.insert(key, net);
@@ -156,6 +159,27 @@ pub(crate) fn open(place: &Place) -> Result<ManuallyDrop<Library>, String> {
         let words = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
         format!("cannot be opened: {words}")
     })
+}
+
+/// Whether the system's loader looks for a file of this name.
+fn is_bare(file: &Path) -> bool {
+    file.parent().is_none_or(|parent| parent.as_os_str().is_empty())
+}
+
+/// The file that a library with one of these symbols was loaded from, as the system's loader knows it.
+fn where_found(library: &Library, symbols: &[String]) -> Option<PathBuf> {
+    let known = address(library, symbols.first()?);
+    // SAFETY: all zeros is an empty answer, and `dladdr` only looks the address up.
+    let (found, at) = unsafe {
+        let mut at: libc::Dl_info = std::mem::zeroed();
+        (libc::dladdr(known, &raw mut at), at)
+    };
+    if found == 0 || at.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's own string, which lives as long as the library: for ever.
+    let name = unsafe { CStr::from_ptr(at.dli_fname) };
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
 fn versions_of(library: &Library) -> Vec<String> {

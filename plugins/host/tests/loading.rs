@@ -96,6 +96,16 @@ fn a_rust_plugin_carries_messages_and_its_layout_was_checked() {
 }
 
 #[test]
+fn what_the_systems_loader_finds_has_a_file_to_compare() {
+    // A library that is loaded already is found by its own name, as one in the loader's folders is.
+    let file = loopback("c_named", &["-Wl,-soname,libccl_named_net.so"]);
+    let by_path = load(&file);
+    let by_name = load("libccl_named_net.so");
+    assert_eq!(by_name.file().unwrap().canonicalize().unwrap(), Path::new(&file).canonicalize().unwrap());
+    assert_eq!(by_name.digest().unwrap(), by_path.digest().unwrap());
+}
+
+#[test]
 fn a_c_plugin_from_the_header_alone_carries_messages() {
     let plugin = load(&loopback("c_good", &[]));
     assert_eq!((plugin.name(), plugin.checked_by()), ("loopback-c", "a C table"));

@@ -21,7 +21,7 @@ use crate::control::Control;
 use crate::discover::interfaces::{self, Wishes};
 use crate::discover::launcher::Job;
 use crate::discover::topology;
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::exec;
 use crate::exec::Tuning;
 use crate::exec::device::{DeviceEngine, Opened};
@@ -423,7 +423,10 @@ pub(super) fn open_with(
 }
 
 fn describe(plugin: NetPlugin) -> Result<String> {
-    let digest = plugin.digest().map_err(|error| Error::bug(error.to_string()))?;
+    let digest = plugin.digest().map_err(|error| {
+        let fault = Fault::Plugin { name: plugin.name().to_owned() };
+        Error::new(fault, error.to_string(), "make its file readable: ranks compare what they loaded")
+    })?;
     let short: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     Ok(format!("{} (contract {}, file digest {short})", plugin.name(), plugin.contract()))
 }
