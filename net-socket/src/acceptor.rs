@@ -109,6 +109,8 @@ impl Port {
             match self.socket.accept_raw() {
                 Ok((socket, peer)) => self.admit(socket, peer.as_socket(), now),
                 Err(error) if is_passing(&error) => break,
+                // Strangers hold what is short: the oldest has had the longest time.
+                Err(error) if is_shortage(&error) && self.strangers.pop_front().is_some() => break,
                 Err(error) => return Err(Error::system(format_args!("accept on {}", self.address), &error)),
             }
         }
@@ -243,11 +245,17 @@ fn bind(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Errors of accept that are about one connection, or about now.
+/// Errors of accept that mean that something is used up.
+fn is_shortage(error: &io::Error) -> bool {
+    let used_up = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    error.raw_os_error().is_some_and(|errno| used_up.contains(&errno))
+}
+
+/// Errors of accept that are about one connection, or about now; on Linux also those that its network had.
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
     matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted | ConnectionReset)
-        || error.raw_os_error() == Some(libc::EPROTO)
+        || error.raw_os_error().is_some_and(|errno| OF_ONE_CONNECTION.contains(&errno))
 }
 
 /// Takes the same time wherever the keys differ.
@@ -259,4 +267,15 @@ fn same_key(a: &[u8; 32], b: &[u8; 32]) -> bool {
 const MAX_STRANGERS: usize = 128;
 /// So that a flood cannot keep one poll busy.
 const ACCEPTS_PER_POLL: usize = 32;
+/// What Linux has `accept` say of a connection that broke before it was taken.
+const OF_ONE_CONNECTION: [i32; 8] = [
+    libc::EPROTO,
+    libc::ENETDOWN,
+    libc::ENETUNREACH,
+    libc::EHOSTDOWN,
+    libc::EHOSTUNREACH,
+    libc::ENONET,
+    libc::ENOPROTOOPT,
+    libc::EOPNOTSUPP,
+];
 const BACKLOG: i32 = 4096;
