@@ -312,7 +312,8 @@ fn parse_duration(text: &str) -> Option<Duration> {
     };
     let decimal = number.trim_end().chars().all(|c| c.is_ascii_digit() || c == '.');
     let seconds = decimal.then(|| number.trim_end().parse::<f64>().ok()).flatten()? * seconds_per_unit;
-    Duration::try_from_secs_f64(seconds).ok().map(round_to_micros)
+    let duration = Duration::try_from_secs_f64(seconds).ok().map(round_to_micros);
+    duration.filter(|duration| *duration <= LONGEST_DURATION)
 }
 
 /// Drops what a decimal fraction in binary floating point adds or lacks below a microsecond.
@@ -339,6 +340,8 @@ fn is_unit(text: &str, unit: &str) -> bool {
 }
 
 /// Largest first, so that printing finds the largest that fits.
+/// What is longer could not be added to a moment, and nobody waits for it.
+const LONGEST_DURATION: Duration = Duration::from_secs(100 * 365 * 86_400);
 const BINARY_UNITS: [(&str, u32); 4] = [("T", 40), ("G", 30), ("M", 20), ("K", 10)];
 
 const TIME_UNITS: [(&str, f64); 6] =
@@ -361,7 +364,19 @@ mod tests {
         assert_eq!(parse("20us"), Some(20));
         assert_eq!(parse("5m"), Some(300_000_000));
         assert_eq!(parse("2 h"), Some(7_200_000_000));
-        for bad in ["", "s", "five", "-1", "1d", "1e3", "inf", "nan", "1.2.3", "99999999999999999999999"] {
+        for bad in [
+            "",
+            "s",
+            "five",
+            "-1",
+            "1d",
+            "1e3",
+            "inf",
+            "nan",
+            "1.2.3",
+            "9999999999",
+            "99999999999999999999999",
+        ] {
             assert_eq!(parse(bad), None, "{bad}");
         }
         assert_eq!(Limit::parse("0"), None);

@@ -153,7 +153,7 @@ settings! {
         /// The network that must be used; it is an error if it cannot be had.
         net: Option<String> = "", CCL_NET [NCCL_NET], Must;
         /// Sockets per connection; large messages are spread over them.
-        socket_nsocks: Between<1, 64> = "1", CCL_SOCKET_NSOCKS, Must;
+        socket_nsocks: Between<1, 16> = "1", CCL_SOCKET_NSOCKS, Must;
         /// The size of a socket's send buffer; if not set 256K within a host, else the system's choice.
         socket_sndbuf: Option<Bytes> = "", CCL_SOCKET_SNDBUF [NCCL_SOCKET_SNDBUF], May;
         /// The size of a socket's receive buffer; the system's choice if not set.
