@@ -22,6 +22,28 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
+fn what_a_rank_leaves_behind_does_not_keep_the_others_waiting() {
+    let started = Instant::now();
+    let output = output(&["-n", "1", "--label"], "setsid sleep 20 & echo done; exit 3");
+    assert!(started.elapsed() < Duration::from_secs(15), "{output:?}");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("[0] done"), "{output:?}");
+}
+
+#[test]
+fn tuning_in_a_job_writes_where_it_says() {
+    let cache = std::env::temp_dir().join(format!("ccl-tuned-{}", std::process::id()));
+    fs::create_dir_all(&cache).unwrap();
+    let tune = format!("{} tune --quick --time 0.0001", env!("CARGO_BIN_EXE_ccl"));
+    let mut command = ccl_run(&["-n", "2"], &tune);
+    let output = command.env("XDG_CACHE_HOME", &cache).env_remove("CCL_TUNING_FILE").output().unwrap();
+    let written: Vec<_> = fs::read_dir(cache.join("ccl")).into_iter().flatten().flatten().collect();
+    fs::remove_dir_all(&cache).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stdout).contains("written to") && written.len() == 1, "{output:?} {written:?}");
+}
+
+#[test]
 fn every_rank_has_its_number_and_labelled_output() {
     let script = "echo $CCL_RANK of $CCL_NRANKS, $RANK of $WORLD_SIZE, $LOCAL_RANK; echo error >&2";
     let output = output(&["-n", "3", "--label"], script);

@@ -85,9 +85,12 @@ impl Team {
         let mut supervisor = Supervisor::new(self.n as usize, self.grace);
         started.watch(&mut supervisor, &events)?;
         let outputs = std::mem::take(&mut started.outputs);
-        for output in outputs {
-            // A thread that copies output does not panic, and nothing depends on it if it does.
-            let _ = output.join();
+        // What a rank left running may keep its output open for ever.
+        let until = Instant::now() + OUTPUT_GRACE;
+        while outputs.iter().any(|output| !output.is_finished()) && Instant::now() < until {
+            if events.recv_timeout(OUTPUT_LOOK).is_ok_and(|signal| ENDING.contains(&signal)) {
+                break;
+            }
         }
         let failure = |(rank, exit): (usize, Exit)| Failure { rank, pid: started.ranks[rank].id(), exit };
         Ok(supervisor.first_failure().map(failure))
@@ -264,5 +267,9 @@ fn exit_of(status: ExitStatus) -> Exit {
 
 /// Signals that ask a program to end.
 const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+/// How long output is copied after all ranks have ended, if somebody else has it open.
+const OUTPUT_GRACE: Duration = Duration::from_secs(2);
+/// How often it is looked whether that is over.
+const OUTPUT_LOOK: Duration = Duration::from_millis(10);
 /// How often to look at the ranks when nothing happens.
 const IDLE: Duration = Duration::from_secs(1);

@@ -87,13 +87,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
             return join(args, &job, &config);
         }
     }
-    let out = args.out.clone().or_else(Tuning::cache_file);
-    if out.is_none() && args.check.is_none() {
-        return Err(Error::usage(
-            "expected HOME or XDG_CACHE_HOME to say where to write, found neither",
-            "name a file with --out",
-        ));
-    }
+    let out = target(args)?;
     let mut worst = ExitCode::SUCCESS;
     for n in &args.nranks {
         match start(args, *n, out.as_ref())? {
@@ -104,6 +98,20 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         }
     }
     Ok(worst)
+}
+
+/// The file that the result goes to; none when choices are only checked.
+fn target(args: &Args) -> Result<Option<PathBuf>> {
+    if args.check.is_some() {
+        return Ok(None);
+    }
+    let out = args.out.clone().or_else(Tuning::cache_file);
+    out.map(Some).ok_or_else(|| {
+        Error::usage(
+            "expected HOME or XDG_CACHE_HOME to say where to write, found neither",
+            "name a file with --out",
+        )
+    })
 }
 
 /// So many ranks that run this same command and find themselves in a job.
@@ -141,9 +149,10 @@ fn start(args: &Args, n: u32, out: Option<&PathBuf>) -> Result<ExitCode> {
 
 /// One rank's part.
 fn join(args: &Args, job: &Job, config: &Config) -> Result<ExitCode> {
+    let out = target(args)?;
     let comm = Communicator::from_job(job, config)?;
     let said = comm.explain(Collective::Barrier, Dtype::U8, 0, Rank(0))?;
-    let known = match args.out.as_ref().filter(|file| file.exists()) {
+    let known = match out.as_ref().filter(|file| file.exists()) {
         Some(file) => Tuning::read(file)?.rates(said.reach),
         None => said.reach.rates(),
     };
@@ -164,7 +173,7 @@ fn join(args: &Args, job: &Job, config: &Config) -> Result<ExitCode> {
         if args.check.is_some() && cells.iter().any(|cell| cell.loss() > limit) {
             status = ExitCode::from(TOO_SLOW as u8);
         }
-        if let (Some(link), Some(file)) = (link, &args.out) {
+        if let (Some(link), Some(file)) = (link, &out) {
             ladder::write(file, link, comm.size(), &cells)?;
             if !args.json {
                 text::print(&format!("{}written to {}\n\n", told(&link), file.display()))?;
