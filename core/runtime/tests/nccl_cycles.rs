@@ -32,7 +32,8 @@ fn a_hundred_communicators_leave_nothing_behind() {
         for _ in 0..99 {
             cycle();
         }
-        assert_eq!(descriptors(), before);
+        // What served the first may still be closing something then.
+        assert!(descriptors() <= before, "{} after {before}", descriptors());
         assert_eq!(ask(&file, "toy_inits", version), if version < 11 { 1 } else { 201 });
     }
 }
