@@ -75,6 +75,8 @@ const STREAK: u32 = 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use socket2::{Domain, Type};
 
     use super::*;
@@ -83,7 +85,8 @@ mod tests {
     fn paced() -> Option<Socket> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         if let Err(error) = socket.set_tcp_congestion(PACES) {
-            println!("SKIPPED pacing: this kernel grants no BBR: {error}");
+            // Past the harness, which keeps what a test that passes prints.
+            let _ = writeln!(std::io::stderr(), "\nSKIPPED pacing: this kernel grants no BBR ({error})");
             return None;
         }
         Some(socket)
