@@ -100,6 +100,7 @@ impl Net for SocketNet {
     const NAME: &'static CStr = c"socket";
     const TWO_WAY: bool = true;
     const WATCHABLE: bool = true;
+    const SENDS_FROM: bool = true;
     type Listener = SocketListener;
     type Connecting = SocketConnecting;
     type SendComm = SocketSend;

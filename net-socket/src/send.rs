@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ccl_plugin::Error;
-use ccl_plugin::net::{Request, SendBuffer, SendComm};
+use ccl_plugin::net::{Elsewhere, Request, SendBuffer, SendComm};
 
 use crate::pacing::Pacing;
 use crate::recv::SocketRecv;
@@ -138,6 +138,44 @@ impl SocketSend {
         Ok(Some(request(sequence)))
     }
 
+    /// Writes a message most of which is elsewhere, if nothing waits before it and it goes over one socket; the request.
+    /// What the kernel does not take is copied to its place.
+    ///
+    /// # Safety
+    ///
+    /// As [`Elsewhere`] says.
+    unsafe fn write_from(&mut self, message: SendBuffer, of: Elsewhere) -> Result<Request, Error> {
+        self.context.count_write();
+        let header = Header { bytes: message.bytes as u64, tag: message.tag }.encode();
+        let rest_bytes = message.bytes - of.head_bytes;
+        let Lane { stream, pacing, .. } = &mut self.lanes[0];
+        stream.pace(pacing, message.bytes, self.context.reads());
+        let pieces = [
+            piece(header.as_ptr(), HEADER_BYTES),
+            piece(message.data, of.head_bytes),
+            piece(of.data, rest_bytes),
+        ];
+        // SAFETY: the caller's contract; the header is here.
+        let wrote = match unsafe { stream.write_pieces(&pieces) } {
+            Ok(wrote) => wrote.unwrap_or(0),
+            Err(error) => return Err(self.fail(Error::system("send", &error))),
+        };
+        let sequence = self.slots.take(Pending { header, lanes_left: 0 });
+        let mut part = Part { sequence, header_left: HEADER_BYTES, data: message.data, bytes: message.bytes };
+        part.advance(wrote);
+        if !part.is_written() {
+            let gone = rest_bytes - part.bytes.min(rest_bytes);
+            // SAFETY: the caller's contract; both ranges end with the message.
+            unsafe {
+                let place = message.data.cast_mut().add(of.head_bytes + gone);
+                std::ptr::copy_nonoverlapping(of.data.add(gone), place, rest_bytes - gone);
+            }
+            self.lanes[0].queue.push_back(part);
+            self.slots.at(sequence).lanes_left = 1;
+        }
+        Ok(request(sequence))
+    }
+
     /// Writes what the kernel takes now.
     fn progress(&mut self) -> Result<(), Error> {
         for index in 0..self.lanes.len() {
@@ -204,6 +242,18 @@ impl SendComm for SocketSend {
 
     fn send_more(&mut self, message: SendBuffer) -> Result<Option<Request>, Error> {
         self.post(message, Held::Yes)
+    }
+
+    fn send_from(&mut self, message: SendBuffer, of: Elsewhere) -> Result<Option<Request>, Error> {
+        self.check()?;
+        let first = share(message.bytes, self.lanes.len(), self.stripe_min_bytes, 0).1;
+        if !self.lanes[0].queue.is_empty() || first < message.bytes || !self.slots.has_room(1) {
+            // Whoever has to wait, or to share it out, sends it from where it belongs.
+            self.progress()?;
+            return Ok(None);
+        }
+        // SAFETY: the host's promise.
+        unsafe { self.write_from(message, of) }.map(Some)
     }
 
     fn test(&mut self, request: Request) -> Result<bool, Error> {

@@ -123,6 +123,48 @@ fn a_message_may_wait_for_the_next_but_not_longer() {
 }
 
 #[test]
+fn what_is_elsewhere_need_not_stay_there() {
+    for settings in SETTINGS {
+        let (mut send, mut recv) = pair(&context(linked(), settings));
+        let shapes: Vec<(usize, usize)> =
+            [(2, 1), (300, 24), (900, 0), (5000, 24), (40_000, 100), (3 << 20, 24), (70_000, 69_999)].into();
+        let (mut declined, mut whole_in_kernel) = (0, 0);
+        for (seed, (bytes, head)) in (0..).zip(shapes) {
+            let (source, mut room) = (pattern(seed, bytes), vec![0u8; bytes]);
+            let mut message = source[..head].to_vec();
+            message.resize(bytes, 0xaa);
+            let (mr, room_mr) = (register_send(&mut send, &message), register_recv(&mut recv, &mut room));
+            let mut rest = source[head..].to_vec();
+            let place = (message.as_mut_ptr(), bytes, 0);
+            // SAFETY: the buffers outlive the requests, which are waited for.
+            let sent = unsafe { send.send_from(place, &mr, (head, rest.as_ptr())) }.unwrap();
+            let mut sent = match sent {
+                Some(sent) => sent,
+                None => {
+                    declined += 1;
+                    assert!(message[head..].iter().all(|byte| *byte == 0xaa), "nothing is written");
+                    message[head..].copy_from_slice(&rest);
+                    // SAFETY: as above.
+                    unsafe { send.send(message.as_ptr(), bytes, 0, &mr) }.unwrap().unwrap()
+                }
+            };
+            whole_in_kernel += usize::from(message[head..].iter().all(|byte| *byte == 0xaa));
+            rest.fill(0);
+            // SAFETY: as above.
+            let mut arriving = unsafe { recv.recv(room.as_mut_ptr(), bytes, 0, &room_mr) }.unwrap().unwrap();
+            let arrived = wait("the message", || {
+                send.test(&mut sent).ok();
+                recv.test(&mut arriving).unwrap()
+            });
+            assert!(arrived == bytes && room == source, "{bytes} bytes behind a head of {head}");
+        }
+        // Messages that are shared out among sockets are sent from where they belong.
+        assert_eq!(declined > 0, settings.iter().any(|(key, _)| *key == "sockets"), "{settings:?}");
+        assert!(whole_in_kernel >= 3, "short ones are not copied");
+    }
+}
+
+#[test]
 fn a_group_is_one_request() {
     let (mut send, mut recv) = pair(&context(linked(), &[]));
     let sources: Vec<Vec<u8>> = (0..3).map(|i| pattern(i, 10 + i)).collect();

@@ -319,6 +319,14 @@ typedef struct {
    * one of them being ready; one that is ready for nothing costs time. The host only ever polls them,
    * for a moment that may outlive the comm. */
   int32_t (*watch)(void *comm, uint32_t side, uint32_t n, cclWatch_v1_t *watched, uint32_t *count);
+
+  /* isend of a message of which only the first head_bytes, fewer than bytes, are at message; the others
+   * are at data, in host memory that need not be registered. A plugin that can send them from there
+   * before it returns does; what is not sent by then it copies to its place in message, which is
+   * writable, and sends from there. It does not use data after this call. Null request: not now, and
+   * nothing of message was written. */
+  int32_t (*isend_from)(void *send_comm, void *message, uint64_t bytes, uint32_t tag, void *mr,
+                        uint64_t head_bytes, const void *data, void **request);
 } cclNet_v1_t;
 
 #ifdef __cplusplus

@@ -382,6 +382,19 @@ pub struct CclNetV1 {
             count: *mut u32,
         ) -> i32,
     >,
+    /// Optional: `isend` of a message most of which is yet elsewhere.
+    pub isend_from: Option<
+        unsafe extern "C" fn(
+            send_comm: *mut c_void,
+            message: *mut c_void,
+            bytes: u64,
+            tag: u32,
+            mr: *mut c_void,
+            head_bytes: u64,
+            data: *const c_void,
+            request: *mut *mut c_void,
+        ) -> i32,
+    >,
 }
 
 // SAFETY: the table is only ever read, and its name points to a static string, by the contract.
@@ -432,5 +445,6 @@ impl CclNetV1 {
         turn: None,
         isend_more: None,
         watch: None,
+        isend_from: None,
     };
 }

@@ -35,7 +35,7 @@ fn assertions() -> String {
         speed_mbps latency_ns max_comms max_recvs max_requests rail plane reserved name pci_path);
     layout!(CclNetV1, "cclNet_v1_t": size version name init finalize last_error devices properties listen accept
         close_listen connect poll_connect close_connect reg_mr dereg_mr isend irecv test_send test_recv close_send
-        close_recv test_sends test_recvs flush abort export_mr put get signal turn isend_more watch);
+        close_recv test_sends test_recvs flush abort export_mr put get signal turn isend_more watch isend_from);
     layout!(CclWatchV1, "cclWatch_v1_t": descriptor events reserved);
     for (name, value) in [
         ("CCL_NET_VERSION", NET_VERSION as usize),

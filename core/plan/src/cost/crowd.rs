@@ -33,12 +33,13 @@ pub(super) fn over_sockets(collective: Collective, algorithm: Algorithm, n: u32,
             let all = Counts { messages: cost.all.messages.div_ceil(together), ..cost.all };
             Cost { path, all, waits: 0, ..cost }
         }
-        (Collective::AllReduce, _) => with_bytes(in_an_all_reduce(algorithm, n), cost),
+        (Collective::AllReduce, _) => with_bytes(in_an_all_reduce(algorithm, n, cost.bytes), cost),
         // What is not sent from where the user has it is copied once more on either side.
         (Collective::AllGather, Algorithm::Bruck | Algorithm::RecursiveDoubling | Algorithm::Pat) => {
             with_bytes(COPIED_AGAIN, cost)
         }
         (Collective::AllToAll, Algorithm::Bruck) => with_bytes(GATHERED, cost),
+        (Collective::AllToAll, Algorithm::Direct) => with_bytes(SENT_AS_IT_LIES, cost),
         (Collective::AllGather, Algorithm::Direct) => {
             with_bytes(if n > 4 { SPREAD } else { SPREAD_BY_FEW }, cost)
         }
@@ -56,10 +57,12 @@ pub(super) fn over_sockets(collective: Collective, algorithm: Algorithm, n: u32,
 }
 
 /// What a byte of an all-reduce takes of one in a ring, which sends on what has just come while it is near, in the shortest
-/// messages of all: measured with 4 and 8 ranks on two cores.
-fn in_an_all_reduce(algorithm: Algorithm, n: u32) -> f64 {
+/// messages of all: measured with 4 and 8 ranks on two cores. Two ranks on a core that pass short blocks around take turns for each.
+fn in_an_all_reduce(algorithm: Algorithm, n: u32, bytes: f64) -> f64 {
     match algorithm {
-        Algorithm::Binomial => 1.1,
+        Algorithm::Ring if n <= 4 && bytes < TURNED_BLOCK_BYTES * f64::from(n) => 1.8,
+        Algorithm::Binomial if n <= 4 => 1.1,
+        Algorithm::Binomial => 1.2,
         Algorithm::DoubleTree => 1.2,
         Algorithm::TwoShot | Algorithm::TwoShotTree if n <= 4 => 1.2,
         Algorithm::RecursiveDoubling => 1.3,
@@ -95,6 +98,10 @@ const COPIED_AGAIN: f64 = 1.6;
 const FOLDED_APART: f64 = 1.4;
 /// The same for one that is gathered from several places before it is sent, and spread to them behind.
 const GATHERED: f64 = 1.25;
+/// The same for one that is sent from where the user has it, without a slot.
+const SENT_AS_IT_LIES: f64 = 0.7;
+/// Blocks of a ring from which on ranks of one core take one turn for each step: measured with 4 ranks.
+const TURNED_BLOCK_BYTES: f64 = 192.0 * 1024.0;
 /// What a byte takes that goes to all others, or comes from them, at the same time, of one that goes round a ring.
 const SPREAD: f64 = 1.25;
 /// The same for up to 4 ranks, where messages decide longer.

@@ -83,9 +83,9 @@ fn golden_tables() {
             4,
             Rates::LOOPBACK.on(4, 2),
             Collective::AllReduce,
-            "<= 16384 recursive_doubling x1; <= 32768 binomial x1; <= 262144 double_tree x1; else ring x1",
+            "<= 16384 recursive_doubling x1; <= 32768 binomial x1; <= 524288 double_tree x1; else ring x1",
         ),
-        (8, Rates::LOOPBACK.on(8, 2), Collective::AllReduce, "<= 1048576 binomial x1; else ring x1"),
+        (8, Rates::LOOPBACK.on(8, 2), Collective::AllReduce, "<= 524288 binomial x1; else ring x1"),
         (8, Rates::LOOPBACK.on(8, 2), Collective::AllGather, "<= 131072 recursive_doubling x1; else ring x1"),
         (
             8,
@@ -93,7 +93,7 @@ fn golden_tables() {
             Collective::ReduceScatter,
             "<= 262144 recursive_doubling x1; else ring x1",
         ),
-        (8, Rates::LOOPBACK.on(8, 2), Collective::AllToAll, "<= 65536 bruck x1; else direct x1"),
+        (8, Rates::LOOPBACK.on(8, 2), Collective::AllToAll, "<= 32768 bruck x1; else direct x1"),
         (
             64,
             Rates::SOCKET,

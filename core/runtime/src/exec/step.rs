@@ -134,6 +134,7 @@ impl LaneStep<'_> {
         if entry.handing != Handing::Copied {
             return match entry.handing {
                 Handing::Shared => self.take_sharing(entry, inputs),
+                Handing::Sent => self.take_sending(entry, inputs),
                 _ => self.take_lending(entry, inputs),
             };
         }
@@ -199,6 +200,35 @@ impl LaneStep<'_> {
             }
         }
         *self.filled = filled;
+        self.give_back(entry)?;
+        Ok(true)
+    }
+
+    /// One step whose results networks take from where this rank has them.
+    fn take_sending(&mut self, entry: &Entry, inputs: &[*const u8]) -> Result<bool, Stop> {
+        let (mut outputs, mut spots) = ([std::ptr::null_mut::<u8>(); 4], [Spot::Send(0); 4]);
+        let mut kept = 0;
+        for spot in entry.outputs() {
+            let Some(found) = self.output_of(*spot, entry, true)? else { return Ok(false) };
+            if !matches!(spot, Spot::To(..)) {
+                (outputs[kept], spots[kept]) = (found, *spot);
+                kept += 1;
+            }
+        }
+        let outputs = &outputs[..kept];
+        if kept > 0 {
+            // SAFETY: as in `take`.
+            unsafe { self.fill(entry, inputs, (&spots[..kept], outputs)) };
+        }
+        let data = outputs.first().map_or(inputs[0], |output| output.cast_const());
+        for spot in entry.outputs() {
+            if let Spot::To(edge, _) = *spot {
+                // SAFETY: what the step made, or its only input: in a buffer, a cell, or a slot of another edge.
+                unsafe { self.fabric.sender(edge).post_from(data, entry.bytes, self.call.tag)? };
+                #[cfg(test)]
+                SENT.set(SENT.get() + 1);
+            }
+        }
         self.give_back(entry)?;
         Ok(true)
     }
@@ -583,6 +613,8 @@ thread_local! {
     pub(crate) static LENT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
     /// and those that told of a slot that another message filled.
     pub(crate) static TOLD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    /// and those that networks took from where this rank had them.
+    pub(crate) static SENT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 /// The outputs in another order, those that are not written `around` the caches before the others; how many they are.

@@ -96,6 +96,8 @@ pub(super) enum Handing {
     Copied,
     /// It is read where the rank keeps it.
     Lent,
+    /// As [`Handing::Copied`], by networks that take it from where the rank has it.
+    Sent,
     /// In a slot of one of them, which the others are told of.
     Shared,
 }
@@ -353,6 +355,8 @@ impl Resolve {
         }
         if self.lends(&entry, fabric) {
             entry.handing = Handing::Lent;
+        } else if sends(&entry, fabric) {
+            entry.handing = Handing::Sent;
         } else if self.shares(&entry, fabric) {
             entry.handing = Handing::Shared;
         }
@@ -435,6 +439,61 @@ impl Resolve {
             }
             Site::Input { .. } | Site::Receive { .. } => return Err(Error::bug("an input as an output")),
         })
+    }
+}
+
+/// Whether what the step makes is somewhere else than in slots, long enough, and all edges it goes to are networks that send from there.
+fn sends(entry: &Entry, fabric: &mut Fabric) -> bool {
+    let kept = entry.outputs().iter().any(|spot| !matches!(spot, Spot::To(..)));
+    let there = kept || entry.inputs().len() == 1 && entry.finish == Finish::NONE;
+    let mut edges = entry.outputs().iter().filter_map(|spot| match spot {
+        Spot::To(edge, _) => Some(fabric.sender(*edge).sends_from()),
+        _ => None,
+    });
+    let long = entry.bytes >= SENT_BYTES && entry.pieces.number == 1;
+    there && long && edges.next().is_some_and(|able| able) && edges.all(|able| able)
+}
+
+/// Shorter payloads are copied to slots, and go by shorter ways.
+const SENT_BYTES: usize = 1 << 10;
+
+#[cfg(test)]
+mod tests {
+    use ccl_plan::ReduceOp;
+
+    use crate::exec::step::SENT;
+    use crate::{Config, local};
+
+    /// What is folded, what is passed on and what is gathered, in place and out of place, by networks that share a message out
+    /// among sockets, too.
+    #[test]
+    fn networks_take_what_is_sent_from_where_ranks_have_it() {
+        for (sockets, algorithm) in
+            [("1", "ring"), ("1", "one_shot"), ("3", "double_tree"), ("1", "two_shot")]
+        {
+            let algorithm = format!("allreduce:{algorithm}");
+            let vars = [("CCL_SHM_DISABLE", "1"), ("CCL_SOCKET_NSOCKS", sockets), ("CCL_ALGO", &*algorithm)];
+            // Nobody but the callers drives calls, and counts what they send.
+            let always = [("CCL_PROGRESS_THREAD", "0")];
+            let config = Config::from_vars(always.into_iter().chain(vars)).unwrap();
+            for count in [100, 3_001, 70_003] {
+                let outcomes = local::try_run_with(&config, 3, |comm| {
+                    let mine: Vec<i32> = (0..count).map(|i| i * (comm.rank().0 as i32 + 1)).collect();
+                    let (mut reduced, before) = (vec![0; mine.len()], SENT.get());
+                    comm.all_reduce(&mine, &mut reduced, ReduceOp::Sum)?;
+                    let mut in_place = mine;
+                    comm.all_reduce_in_place(&mut in_place, ReduceOp::Sum)?;
+                    let expected: Vec<i32> = (0..count).map(|i| 6 * i).collect();
+                    assert!(reduced == expected && in_place == expected, "{algorithm} of {count}");
+                    comm.barrier()?;
+                    Ok(SENT.get() > before)
+                });
+                let sent: Vec<bool> = outcomes.unwrap().into_iter().map(|sent| sent.unwrap()).collect();
+                // Of long ones a rank may only have results to send, which are lent.
+                let all = if count < 70_003 { sent.iter().all(|sent| *sent) } else { sent.contains(&true) };
+                assert_eq!(all, count > 1_000, "{algorithm} of {count}: {sent:?}");
+            }
+        }
     }
 }
 

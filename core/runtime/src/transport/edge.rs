@@ -177,6 +177,26 @@ impl SendEdge {
         }
     }
 
+    /// Whether [`SendEdge::post_from`] saves the copy to a slot.
+    pub(crate) fn sends_from(&self) -> bool {
+        matches!(&self.0, SendKind::Net(edge) if edge.sends_from())
+    }
+
+    /// [`SendEdge::post`] of a payload that is at `data`, and not in the slot. It is sent or copied when this returns.
+    ///
+    /// Errors: as of [`SendEdge::post`]; an edge that cannot.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` bytes at `data` are readable, and not in the slot.
+    pub(crate) unsafe fn post_from(&mut self, data: *const u8, bytes: usize, tag: u32) -> Result<()> {
+        match &mut self.0 {
+            // SAFETY: the caller's contract.
+            SendKind::Net(edge) => unsafe { edge.post_from(data, bytes, tag) },
+            SendKind::Memory(_) | SendKind::Wrapped(_) => Err(Error::bug("this edge sends from slots only")),
+        }
+    }
+
     /// Whether others may be told where the payload is that was posted last, or is about to be.
     pub(crate) fn may_share(&self) -> bool {
         match &self.0 {

@@ -249,6 +249,14 @@ static int32_t p_isend_more(void *comm, const void *data, uint64_t bytes, uint32
   return code;
 }
 
+static int32_t p_isend_from(void *comm, void *message, uint64_t bytes, uint32_t tag, void *mr, uint64_t head_bytes,
+                            const void *data, void **out) {
+  static int declined;
+  if (planted("writes_and_declines") && declined++ % 4 == 0) return memset(message, 0, bytes), *out = NULL, CCL_NET_OK;
+  if (!planted("sends_unfilled")) memcpy((char *)message + head_bytes, data, bytes - head_bytes);
+  return p_isend(comm, message, bytes, tag, mr, out);
+}
+
 static int32_t p_test_send(void *comm, void *self, uint32_t *done) {
   struct request *request = self;
   int32_t code;
@@ -562,4 +570,5 @@ const cclNet_v1_t cclNet_v1 = {
     .turn = p_turn,
     .isend_more = p_isend_more,
     .watch = p_watch,
+    .isend_from = p_isend_from,
 };

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::slice;
 
 use super::traits::{Connecting, Listener, Net, RecvComm, SendComm};
-use super::types::{Memory, MemoryKind, Mr, RecvBuffer, Request, SendBuffer};
+use super::types::{Elsewhere, Memory, MemoryKind, Mr, RecvBuffer, Request, SendBuffer};
 use crate::c::{
     self, CclErrorV1, CclHostV1, CclMemoryV1, CclNetPropertiesV1, CclNetV1, CclSettingV1, CclWatchV1,
 };
@@ -95,6 +95,7 @@ impl<N: Net> Entries<N> {
             isend_more: Some(Self::isend_more),
             turn: if N::TWO_WAY { Some(Self::turn) } else { None },
             watch: if N::WATCHABLE { Some(Self::watch) } else { None },
+            isend_from: if N::SENDS_FROM { Some(Self::isend_from) } else { None },
             ..CclNetV1::EMPTY
         }
     }
@@ -353,6 +354,28 @@ impl<N: Net> Entries<N> {
         let message = SendBuffer { data: data.cast(), bytes: bytes as usize, tag, mr: Mr(mr as usize) };
         // SAFETY: the contract of the entries.
         guard(Self::at("isend_more"), || unsafe { Self::sent(comm, out, |comm| comm.send_more(message)) })
+    }
+
+    unsafe extern "C" fn isend_from(
+        comm: Ptr,
+        message: Ptr,
+        bytes: u64,
+        tag: u32,
+        mr: Ptr,
+        head_bytes: u64,
+        data: *const c_void,
+        out: *mut Ptr,
+    ) -> i32 {
+        let message =
+            SendBuffer { data: message.cast_const().cast(), bytes: bytes as usize, tag, mr: Mr(mr as usize) };
+        let of = Elsewhere { head_bytes: head_bytes as usize, data: data.cast() };
+        guard(Self::at("isend_from"), || {
+            if of.head_bytes >= message.bytes {
+                return Err(Error::invalid("expected a message longer than its head"));
+            }
+            // SAFETY: the contract of the entries.
+            unsafe { Self::sent(comm, out, |comm| comm.send_from(message, of)) }
+        })
     }
 
     /// # Safety

@@ -8,4 +8,4 @@ pub(crate) use entries::exported_table;
 pub use entries::{init_by, table};
 pub use traits::{Connecting, Listener, Net, RecvComm, SendComm};
 pub(crate) use types::copy_text;
-pub use types::{Handle, Memory, MemoryKind, Mr, Properties, RecvBuffer, Request, SendBuffer};
+pub use types::{Elsewhere, Handle, Memory, MemoryKind, Mr, Properties, RecvBuffer, Request, SendBuffer};

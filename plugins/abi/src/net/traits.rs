@@ -6,7 +6,7 @@
 
 use std::ffi::CStr;
 
-use super::types::{Handle, Memory, Mr, Properties, RecvBuffer, Request, SendBuffer};
+use super::types::{Elsewhere, Handle, Memory, Mr, Properties, RecvBuffer, Request, SendBuffer};
 use crate::error::{Error, Result};
 use crate::settings::Settings;
 
@@ -18,6 +18,8 @@ pub trait Net: Send + Sync + Sized + 'static {
     const TWO_WAY: bool = false;
     /// Whether both `watch` functions are there: hosts then sleep while nothing happens, and wake up at once.
     const WATCHABLE: bool = false;
+    /// Whether a send can take what it sends from anywhere: then [`SendComm::send_from`] is worth asking.
+    const SENDS_FROM: bool = false;
     /// What accepts connections.
     type Listener: Listener<RecvComm = Self::RecvComm>;
     /// A connection being made.
@@ -100,6 +102,19 @@ pub trait SendComm: Send + 'static {
 
     /// As `send`, of a message that another follows at once: it may wait for that one, or for a test.
     fn send_more(&mut self, message: SendBuffer) -> Result<Option<Request>> {
+        self.send(message)
+    }
+
+    /// As `send`, of a message of which only the first bytes are where they belong: `of` says where the others
+    /// are. What is not sent when this returns was copied to its place. Not now: nothing was written there.
+    ///
+    /// Offered by a network with [`Net::SENDS_FROM`].
+    fn send_from(&mut self, message: SendBuffer, of: Elsewhere) -> Result<Option<Request>> {
+        // SAFETY: the host's promise: both are as long as that, and apart.
+        unsafe {
+            let place = message.data.cast_mut().add(of.head_bytes);
+            std::ptr::copy_nonoverlapping(of.data, place, message.bytes - of.head_bytes);
+        }
         self.send(message)
     }
 

@@ -167,6 +167,18 @@ pub struct SendBuffer {
     pub mr: Mr,
 }
 
+/// Where most of a message is that is not yet where it will be sent from.
+///
+/// The host promises that the message's own bytes are writable, that it is longer than its head, and that the
+/// others are readable during the call, and not in the message.
+#[derive(Clone, Copy, Debug)]
+pub struct Elsewhere {
+    /// How many of the message's first bytes are where they belong.
+    pub head_bytes: usize,
+    /// The first of the others, in host memory without a registration.
+    pub data: *const u8,
+}
+
 /// Room for a message.
 ///
 /// The host promises that the bytes stay valid and untouched by others until the request is done or

@@ -150,6 +150,45 @@ impl SendComm {
         Ok(self.0.request(raw, bytes))
     }
 
+    /// As [`SendComm::send`], of a message of which only the first `head_bytes` are at `message`; the others are
+    /// at `data`, and not used after this. What could not be sent from there was copied to its place in the message.
+    /// `None`: not now, and nothing was.
+    ///
+    /// # Safety
+    ///
+    /// As for [`SendComm::send`], of `message`, all of whose bytes are writable during the call. `bytes - head_bytes`
+    /// bytes at `data` are readable during the call, and lie outside of it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SendComm::send`]; [`NetError::Unsupported`] unless [`NetPlugin::sends_from`]; [`NetError::Usage`] for
+    /// a message that is no longer than its head.
+    #[inline]
+    pub unsafe fn send_from(
+        &mut self,
+        (message, bytes, tag): (*mut u8, usize, u32),
+        mr: &Mr,
+        (head_bytes, data): (usize, *const u8),
+    ) -> Result<Option<Request>, NetError> {
+        self.0.check_range("isend_from", message as usize, bytes, mr)?;
+        let mut raw = ptr::null_mut();
+        let (comm, head_bytes) = (self.0.raw.as_ptr(), head_bytes as u64);
+        call!(
+            self.0.plugin,
+            isend_from(
+                comm,
+                message.cast(),
+                bytes as u64,
+                tag,
+                mr.raw,
+                head_bytes,
+                data.cast(),
+                &raw mut raw
+            )
+        )?;
+        Ok(self.0.request(raw, bytes))
+    }
+
     /// Whether a send is done, and its bytes. After that, or after an error, the request is dead.
     ///
     /// # Errors

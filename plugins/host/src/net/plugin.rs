@@ -101,6 +101,11 @@ impl NetPlugin {
         self.table().turn.is_some()
     }
 
+    /// Whether it sends from anywhere: [`SendComm::send_from`](crate::SendComm::send_from) works at every end.
+    pub fn sends_from(&self) -> bool {
+        self.table().isend_from.is_some()
+    }
+
     /// Whether it says where news come from: [`SendComm::watch`](crate::SendComm::watch) works at every end.
     pub fn is_watchable(&self) -> bool {
         self.table().watch.is_some()

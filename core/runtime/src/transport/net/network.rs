@@ -37,6 +37,7 @@ pub(crate) struct Network {
     context: NetContext,
     device: u32,
     takes_any_memory: bool,
+    sends_from: bool,
     me: Rank,
     secret: [u8; 32],
     relay: Arc<dyn Relay>,
@@ -80,6 +81,8 @@ pub(super) struct Line {
     pub(super) device: u32,
     /// Whether user memory may be registered for one message.
     pub(super) takes_any_memory: bool,
+    /// Whether messages may be sent from anywhere.
+    pub(super) sends_from: bool,
     pub(super) relay: Arc<dyn Relay>,
     pub(super) ledger: Ledger,
     vigil: Option<Arc<Vigil>>,
@@ -126,12 +129,14 @@ impl Network {
         let properties = check_device(&context, device, shape)?;
         let takes_any_memory = properties.flags & FLAG_ANY_MEMORY != 0
             && properties.max_message_bytes >= LONGEST_LENT_BYTES as u64;
+        let sends_from = plugin.sends_from();
         tracing::info!(rank = me.0, network = plugin.name(), device, "network started");
         let (ledger, turned) = (Ledger::default(), HashMap::new());
         Ok(Network {
             context,
             device,
             takes_any_memory,
+            sends_from,
             me,
             secret,
             relay,
@@ -214,6 +219,7 @@ impl Network {
             context: self.context.clone(),
             device: self.device,
             takes_any_memory: self.takes_any_memory,
+            sends_from: self.sends_from,
             relay: Arc::clone(&self.relay),
             ledger: self.ledger.clone(),
             vigil: self.vigil.clone(),

@@ -88,6 +88,39 @@ impl NetSend {
         self.pump()
     }
 
+    /// Whether what is sent need not be in its slot.
+    pub(crate) fn sends_from(&self) -> bool {
+        self.line.sends_from
+    }
+
+    /// Hands the acquired slot over with a payload that is at `data`, and not used after this.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` bytes at `data` are readable, and not in the slot.
+    pub(crate) unsafe fn post_from(&mut self, data: *const u8, bytes: usize, tag: u32) -> Result<()> {
+        if self.acquired.take().is_none_or(|acquired| bytes > acquired) {
+            return Err(Error::bug(format!(
+                "expected at most the bytes acquired to be posted, found {bytes}"
+            )));
+        }
+        self.window.post(bytes, tag);
+        self.note_post(bytes);
+        // SAFETY: the caller's contract; the message is the one posted last.
+        unsafe {
+            let sent = match &mut self.state {
+                State::Open(link) => self.window.send_last_from(link, data, bytes),
+                _ => Ok(false),
+            };
+            match sent {
+                Ok(true) => {}
+                Ok(false) => self.window.fill_last(data, bytes),
+                Err(error) => self.state = State::Broken(self.line.error(&error, "send to")),
+            }
+        }
+        self.pump()
+    }
+
     /// Gives up the connection if the network still has user memory: closing ends its use.
     pub(crate) fn withdraw(&mut self) {
         if self.window.lent.iter().any(Option::is_some) {
@@ -176,6 +209,43 @@ impl Window {
         // SAFETY: the caller has seen room, so no request is pending on the slot.
         unsafe { self.slots.write_header(slot, header) };
         self.posted += 1;
+    }
+
+    /// Sends the message posted last, of which only the header is in its slot, if none waits before it; whether it did.
+    ///
+    /// # Safety
+    ///
+    /// As [`NetSend::post_from`].
+    unsafe fn send_last_from(
+        &mut self,
+        link: &mut Link,
+        data: *const u8,
+        bytes: usize,
+    ) -> Result<bool, NetError> {
+        if self.sent + 1 != self.posted || self.header_sent || bytes == 0 {
+            return Ok(false);
+        }
+        let slot = self.slots.of(self.sent);
+        let message = (self.slots.message(slot).as_ptr(), HEADER_BYTES + bytes, 0);
+        // SAFETY: as in `send`; the payload is the caller's promise.
+        let request = unsafe { link.comm.send_from(message, &link.mr, (HEADER_BYTES, data))? };
+        let sent = request.is_some();
+        if sent {
+            self.requests[slot] = request;
+            self.sent += 1;
+        }
+        Ok(sent)
+    }
+
+    /// Brings the payload of the message posted last to its slot.
+    ///
+    /// # Safety
+    ///
+    /// As [`NetSend::post_from`].
+    unsafe fn fill_last(&mut self, data: *const u8, bytes: usize) {
+        let slot = self.slots.payload(self.slots.of(self.posted - 1));
+        // SAFETY: the caller's contract; a slot that is posted and not sent is the producer's.
+        unsafe { std::ptr::copy_nonoverlapping(data, slot.as_ptr(), bytes) };
     }
 
     fn send_posted(&mut self, link: &mut Link) -> Result<(), NetError> {

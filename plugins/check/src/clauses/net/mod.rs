@@ -77,6 +77,7 @@ pub(crate) const CLAUSES: &[Clause] = &[
     row("leaks", "Nothing is left behind: no descriptor, no thread.", resources::leaks),
     row("test_many", "test_sends and test_recvs say what single tests would.", optional::test_many),
     row("isend_more", "A message that was held leaves with the next, or with a test.", optional::isend_more),
+    row("isend_from", "What was elsewhere is sent or copied when the call returns.", optional::isend_from),
     row("turn", "A turned connection carries both ways, each closed by itself.", optional::turn),
     row("watch", "What is pending is not done before a descriptor of watch is ready.", optional::watch),
     row("one_sided", "put, get and signal reach the peer's memory, within its bounds.", optional::one_sided),

@@ -83,6 +83,50 @@ pub(super) fn isend_more(stage: &Stage) -> Outcome<String> {
     Ok("followed by another message, and by a test alone".to_owned())
 }
 
+pub(super) fn isend_from(stage: &Stage) -> Outcome<String> {
+    if stage.table.entries.isend_from.is_none() {
+        return skip("has no isend_from");
+    }
+    let mut pair = stage.pair()?;
+    // The long ones are more than a network has room for at once.
+    let shapes = [(300, 24), (300, 0), (300, 299), (5000, 24), (2 << 20, 24), (2 << 20, 1 << 20), (2, 1)];
+    let wholes: Vec<_> = (0..).zip(shapes).map(|(seed, (bytes, _))| Buffer::message(seed, bytes)).collect();
+    let rooms: Vec<_> = shapes.iter().map(|(bytes, _)| Buffer::new(*bytes)).collect();
+    let messages: Vec<_> = shapes.iter().map(|(bytes, _)| Buffer::new(*bytes)).collect();
+    for ((message, whole), (_, head)) in messages.iter().zip(&wholes).zip(shapes) {
+        message.write(0, &whole.read()[..head]);
+    }
+    let (mut sends, mut recvs) = (Vec::new(), Vec::new());
+    stage.wait("messages of which most is elsewhere", || {
+        if let Some(room) = rooms.get(recvs.len()) {
+            recvs.extend(pair.recv.post(&[(*room, 0)])?);
+        }
+        if let Some((message, (_, head))) = messages.get(sends.len()).zip(shapes.get(sends.len())) {
+            let before = message.read();
+            let mut rest = wholes[sends.len()].read()[*head..].to_vec();
+            match pair.send.post_from(message, 0, (*head, &rest))? {
+                Some(request) => sends.push(request),
+                None => expect(message.read() == before, || {
+                    "expected nothing written by an isend_from that gave no request".to_owned()
+                })?,
+            }
+            // Nobody needs it any more.
+            rest.fill(0);
+        }
+        sends.iter_mut().try_for_each(|request| pair.send.test(request).map(drop))?;
+        recvs.iter_mut().try_for_each(|request| pair.recv.test(request).map(drop))?;
+        let done =
+            |requests: &[Pending]| requests.len() == shapes.len() && requests.iter().all(Pending::is_dead);
+        Ok(done(&sends) && done(&recvs))
+    })?;
+    for (seed, (room, (bytes, _))) in (0..).zip(rooms.iter().zip(shapes)) {
+        if let Some(words) = room.objection(seed, bytes) {
+            return breach(words);
+        }
+    }
+    Ok(format!("{} messages, of up to 2 MiB", shapes.len()))
+}
+
 pub(super) fn turn(stage: &Stage) -> Outcome<String> {
     if stage.table.entries.turn.is_none() {
         return skip("has no turn");

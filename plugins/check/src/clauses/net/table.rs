@@ -17,7 +17,8 @@ pub(super) fn table(stage: &Stage) -> Outcome<String> {
     macro_rules! offered {
         ($($entry:ident)*) => { [$((stringify!($entry), entries.$entry.is_some())),*] };
     }
-    let optional = offered!(test_sends test_recvs flush abort export_mr put get signal turn isend_more watch);
+    let optional =
+        offered!(test_sends test_recvs flush abort export_mr put get signal turn isend_more watch isend_from);
     let there: Vec<_> = optional.iter().filter(|(_, there)| *there).map(|(name, _)| *name).collect();
     let more = if there.is_empty() { "nothing optional".to_owned() } else { there.join(" ") };
     Ok(format!("version {}, {} bytes; {more}", entries.version, entries.size))

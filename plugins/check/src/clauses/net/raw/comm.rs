@@ -137,6 +137,33 @@ impl SendEnd {
         Ok(self.post_by("isend_more", isend_more, buffer, tag)?)
     }
 
+    /// Posts a message of which only so many first bytes are in the buffer, and the others at `data`.
+    pub(crate) fn post_from(
+        &mut self,
+        buffer: &Buffer,
+        tag: u32,
+        (head_bytes, data): (usize, &[u8]),
+    ) -> Outcome<Option<Pending>> {
+        let isend_from = optional!(self.0.table(), isend_from);
+        let (mut raw, mr, raw_comm) = (ptr::null_mut(), self.0.mr(buffer)?, self.0.raw);
+        let (message, bytes) = (buffer.address().cast(), buffer.bytes() as u64);
+        // SAFETY: a comm that is open, memory of its own that lives forever and is registered, and as many bytes
+        // elsewhere as the buffer has behind its head.
+        self.0.table().call("isend_from", || unsafe {
+            isend_from(
+                raw_comm,
+                message,
+                bytes,
+                tag,
+                mr,
+                head_bytes as u64,
+                data.as_ptr().cast(),
+                &raw mut raw,
+            )
+        })?;
+        Ok(Pending::new(raw, 1))
+    }
+
     fn post_by(
         &mut self,
         name: &'static str,
