@@ -76,7 +76,7 @@ pub(crate) fn device_attribute(value: Out<i32>, attribute: i32, ordinal: i32) ->
     device(ordinal)?;
     value.set(match attribute {
         1 => 1024,
-        16 => devices().multiprocessors,
+        16 => devices().multiprocessors(ordinal as usize),
         39 => 2048,
         75 => devices().capability / 10,
         76 => devices().capability % 10,

@@ -121,7 +121,12 @@ pub extern "C" fn ccl_fake_kind(index: usize) -> *const c_char {
     NAMES.get_or_init(names).get(index).map_or(std::ptr::null(), |name| name.as_ptr())
 }
 
-/// How many calls of `function` there were since the last reset.
+/// Counts what is no call, by a name that no function has.
+pub(crate) fn note(name: &'static str, count: u64) {
+    *rules().calls.entry(name).or_default() += count;
+}
+
+/// How many calls of `function` there were since the last reset; of `blocks`, how many were launched.
 ///
 /// # Safety
 ///

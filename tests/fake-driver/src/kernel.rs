@@ -180,7 +180,10 @@ pub(crate) fn occupancy_max_active_clusters(
     of(function)?;
     let config = config.value()?;
     let blocks = blocks_each(config.block.iter().product(), config.shared_bytes as usize);
-    clusters.set(blocks * devices().multiprocessors / config.cluster().iter().product::<u32>().max(1) as i32);
+    clusters.set(
+        blocks * devices().multiprocessors(current()?)
+            / config.cluster().iter().product::<u32>().max(1) as i32,
+    );
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_kernels_emulator::{Emulation, Options};
 
 use crate::code::*;
-use crate::fail::call_back;
+use crate::fail::{self, call_back};
 use crate::kernel::{self, Kernel, Own};
 use crate::memory::check;
 use crate::state::{self, current, devices, fresh, setting};
@@ -185,11 +185,12 @@ pub(crate) fn launch_kernel_ex(
     if shared_bytes > 227 << 10 {
         return Err(LAUNCH_OUT_OF_RESOURCES);
     }
-    let room = kernel::blocks_each(block, shared_bytes) * devices().multiprocessors;
+    let stream = stream::of(config.stream)?;
+    let room = kernel::blocks_each(block, shared_bytes) * devices().multiprocessors(stream.device);
     if config.attribute(COOPERATIVE).is_some_and(|[on, ..]| on != 0) && grid > room as u32 {
         return Err(TOO_LARGE);
     }
-    let stream = stream::of(config.stream)?;
+    fail::note("blocks", grid.into());
     let device = stream.device;
     let work = move || run((kernel, device), (grid, block), shared_bytes, &args);
     stream.submit("kernel", Arc::new(work))

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | `CCL_FAKE_DEVICES` | devices; 0 is a machine without any | 2 |
 //! | `CCL_FAKE_DRIVER_VERSION` | what `cuDriverGetVersion` says | 13000 |
-//! | `CCL_FAKE_MULTIPROCESSORS` | multiprocessors of each device | 16 |
+//! | `CCL_FAKE_MULTIPROCESSORS` | multiprocessors of each device, or of one after the other with commas | 16 |
 //! | `CCL_FAKE_CAPABILITY` | compute capability of each device, times ten | 90 |
 //! | `CCL_FAKE_MEMORY` | bytes of each device, at most 2³⁴ | 2³³ |
 //! | `CCL_FAKE_HANG_MS` | how long a kernel may make no progress | 20000 |

@@ -20,7 +20,8 @@ pub(crate) struct Devices {
     pub(crate) version: i32,
     /// Times ten.
     pub(crate) capability: i32,
-    pub(crate) multiprocessors: i32,
+    /// Of each; the last is that of all behind it.
+    multiprocessors: Vec<i32>,
     /// Whether what makes or frees memory or loads code waits for all work of its device.
     making_waits: bool,
 }
@@ -145,6 +146,13 @@ pub(crate) fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// Numbers with commas between them.
+fn list(name: &str, default: i32) -> Vec<i32> {
+    let text = std::env::var(name).unwrap_or_default();
+    let numbers: Vec<i32> = text.split(',').filter_map(|number| number.parse().ok()).collect();
+    if numbers.is_empty() { vec![default] } else { numbers }
+}
+
 impl State {
     /// How many objects of each kind there are.
     pub(crate) fn live(&mut self) -> Vec<(&'static str, usize)> {
@@ -169,13 +177,18 @@ impl State {
 }
 
 impl Devices {
+    pub(crate) fn multiprocessors(&self, device: usize) -> i32 {
+        let last = self.multiprocessors.last();
+        self.multiprocessors.get(device).or(last).copied().unwrap_or_default()
+    }
+
     fn from_environment() -> Self {
         let count = setting("CCL_FAKE_DEVICES", 2);
         Self {
             all: (0..count).map(Device::new).collect(),
             version: setting("CCL_FAKE_DRIVER_VERSION", 13_000) as i32,
             capability: setting("CCL_FAKE_CAPABILITY", 90) as i32,
-            multiprocessors: setting("CCL_FAKE_MULTIPROCESSORS", 16) as i32,
+            multiprocessors: list("CCL_FAKE_MULTIPROCESSORS", 16),
             making_waits: setting("CCL_FAKE_MAKING_WAITS", 0) != 0,
         }
     }
