@@ -281,6 +281,7 @@ fn formulas_are_the_sweep_without_contention() {
         gamma_ns_per_byte: 0.01,
         workers: 1,
         chunk_bytes: u64::MAX,
+        least_channel_bytes: 0,
         switch_ns: 0.0,
         turn_ns: 0.0,
         message_ns: 0.0,

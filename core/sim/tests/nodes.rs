@@ -53,6 +53,7 @@ fn what_is_chosen_is_about_the_fastest_that_is_simulated() {
             rates: FAR,
             nodes: Nodes::new(&vec![per_node; nodes as usize], NEAR),
             max_channels: 4,
+            max_message_channels: 4,
             max_peers: 512,
             level: Level::Run,
             // The bound for it is wide.

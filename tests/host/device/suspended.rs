@@ -69,7 +69,7 @@ fn calls(comm: &Communicator, buffer: &mut DeviceBuffer, value: f32) -> Result<(
 #[test]
 fn what_was_registered_is_lent_after_resuming() {
     alone(module_path!(), "what_was_registered_is_lent_after_resuming", &[], |fake| {
-        let config = settings(&[("CCL_PROTO", "simple")]);
+        let config = settings(&[("CCL_PROTO", "simple"), ("CCL_ALGO", "all_reduce:two_shot")]);
         local::run_with(&config, 2, |comm| {
             let mut buffer = DeviceBuffer::new(&config, 0, 40_000)?;
             let registered = comm.register_buffer(&buffer)?;

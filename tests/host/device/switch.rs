@@ -85,8 +85,8 @@ fn selection_knows_how_devices_reach_each_other() {
         assert_eq!(reach(&[], 3), Reach::Multicast);
         assert_eq!(reach(&[], 2), Reach::Devices);
         assert_eq!(reach(&[("CCL_CUDA_SWITCH", "0")], 3), Reach::Devices);
-        // Ranks that share a device, work on host memory or go through it are as they were.
-        assert_eq!(reach(&[("CCL_DEVICE", "0,1,0")], 3), Reach::Memory);
+        // Beside each other they have no multicast memory. Ranks that work on host memory or go through it are as they were.
+        assert_eq!(reach(&[("CCL_DEVICE", "0,1,0")], 3), Reach::Devices);
         assert_eq!(reach(&[("CCL_DEVICE", "0,1,none")], 3), Reach::Memory);
         assert_eq!(reach(&[("CCL_P2P_DISABLE", "1")], 3), Reach::Memory);
     });

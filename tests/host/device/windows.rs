@@ -56,7 +56,7 @@ fn threads_register_windows_and_leave_nothing() {
 #[test]
 fn threads_borrow_from_windows_as_from_registered_buffers() {
     alone(module_path!(), "threads_borrow_from_windows_as_from_registered_buffers", &[], |fake| {
-        let config = settings(&[("CCL_PROTO", "simple")]);
+        let config = settings(&[("CCL_PROTO", "simple"), ("CCL_ALGO", "all_reduce:two_shot")]);
         local::run_with(&config, 2, |comm| {
             let mut own = buffer(&config, &comm, 40_000)?;
             let window = comm.register_window(&own)?;

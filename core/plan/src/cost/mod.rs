@@ -51,6 +51,8 @@ pub struct Rates {
     pub workers: u16,
     /// Bytes of one slot.
     pub chunk_bytes: u64,
+    /// Bytes of a call for each of its channels, at least; 0: channels pay from the first byte on.
+    pub least_channel_bytes: u64,
     /// Cores that all ranks share; 0 if each has one of its own.
     pub cores: u32,
     /// Whether receivers read long messages straight out of the sender's memory, so that a sender of
@@ -116,6 +118,7 @@ impl Rates {
         far_bytes: 6e6,
         workers: 1,
         chunk_bytes: 32 << 10,
+        least_channel_bytes: 0,
         cores: 0,
         pulls: false,
         shares: true,
@@ -139,6 +142,7 @@ impl Rates {
         far_bytes: 1.0,
         workers: 4,
         chunk_bytes: 128 << 10,
+        least_channel_bytes: 0,
         cores: 0,
         pulls: false,
         shares: false,
@@ -159,6 +163,7 @@ impl Rates {
         far_bytes: 6e6,
         workers: 1,
         chunk_bytes: 256 << 10,
+        least_channel_bytes: 0,
         cores: 0,
         pulls: false,
         shares: false,
@@ -179,14 +184,15 @@ impl Rates {
         far_bytes: 1.0,
         workers: 4,
         chunk_bytes: 512 << 10,
+        least_channel_bytes: 0,
         cores: 0,
         pulls: false,
         shares: false,
         multicast: Multicast::NONE,
     };
 
-    /// Devices, one for each rank, that reach each other's memory: of the order of NVLink, and of one block of threads for each
-    /// channel. No device has been measured.
+    /// Devices that reach each other's memory: of the order of NVLink, and of one block of threads for each channel. What a block
+    /// moves (20 GB/s) and what a channel must carry are of the order that NCCL counts with. No device has been measured.
     pub const DEVICES: Rates = Rates {
         alpha_ns: 2_000.0,
         switch_ns: 0.0,
@@ -200,6 +206,7 @@ impl Rates {
         far_bytes: 1.0,
         workers: 32,
         chunk_bytes: 32 << 10,
+        least_channel_bytes: 32 << 10,
         cores: 0,
         pulls: false,
         shares: false,
@@ -550,6 +557,7 @@ mod tests {
         gamma_ns_per_byte: 0.25,
         workers: 1,
         chunk_bytes: u64::MAX,
+        least_channel_bytes: 0,
         switch_ns: 0.0,
         turn_ns: 0.0,
         message_ns: 0.0,

@@ -38,6 +38,8 @@ pub struct Inputs {
     pub nodes: Option<Nodes>,
     /// Most channels.
     pub max_channels: u16,
+    /// Most channels of a message: those of a group run side by side.
+    pub max_message_channels: u16,
     /// Most peers that a rank may have edges with; algorithms that need more are out, unless no other is
     /// left for the collective.
     pub max_peers: u32,
@@ -200,13 +202,17 @@ impl Selection {
 impl Inputs {
     /// A digest of all inputs. Ranks whose digests are equal make equal selections.
     pub fn fingerprint(&self) -> u64 {
-        let Inputs { n, rates, nodes, max_channels, max_peers, level, allow, user, rules, advice } = self;
+        let Inputs { n, rates, nodes, max_channels, max_message_channels, .. } = self;
+        let Inputs { max_peers, level, allow, user, rules, advice, .. } = self;
         let mut fingerprint = Fingerprint::new("selection");
         add_rates(&mut fingerprint, rates);
         let sizes = nodes.as_ref().map_or(&[][..], Nodes::sizes);
         let links = nodes.as_ref().map_or(0, Nodes::links);
         for word in [*n, (*max_channels).into(), *max_peers, links, sizes.len() as u32].iter().chain(sizes) {
             fingerprint.word(u64::from(*word));
+        }
+        if max_message_channels != max_channels {
+            fingerprint.word((*max_message_channels).into());
         }
         if let Some(nodes) = nodes {
             add_rates(&mut fingerprint, nodes.near());
@@ -234,6 +240,15 @@ impl Inputs {
     /// Whether a switch copies what ranks of such a call send to all others.
     pub fn multicast_serves(&self, collective: Collective, algorithm: Algorithm, bytes: u64) -> bool {
         self.known_nodes().is_none() && self.rates.multicast.serves(collective, algorithm, self.n, bytes)
+    }
+
+    /// Most channels of a call.
+    pub fn most_channels(&self, collective: Collective) -> u16 {
+        let most = match collective {
+            Collective::Send | Collective::Recv => self.max_message_channels,
+            _ => self.max_channels,
+        };
+        most.max(1)
     }
 
     /// The user's own program for a collective.
@@ -285,6 +300,7 @@ fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
         far_bytes,
         workers,
         chunk_bytes,
+        least_channel_bytes,
         cores,
         pulls,
         shares,
@@ -295,6 +311,9 @@ fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
     steps.into_iter().chain(bytes).for_each(|rate| fingerprint.word(rate.to_bits()));
     let words = [(*workers).into(), *chunk_bytes, (*cores).into(), u64::from(*pulls), u64::from(*shares)];
     words.into_iter().for_each(|word| fingerprint.word(word));
+    if *least_channel_bytes > 0 {
+        fingerprint.word(*least_channel_bytes);
+    }
     for collective in Collective::ALL {
         let from = multicast.from(collective);
         fingerprint.word(u64::from(from.is_some()));
@@ -346,11 +365,12 @@ impl Question<'_> {
     }
 
     fn best_of(&self, candidates: &[Candidate], bound: u64) -> Option<Choice> {
-        let Inputs { rules, advice, max_channels, .. } = self.inputs;
+        let Inputs { rules, advice, .. } = self.inputs;
+        let most = self.inputs.most_channels(self.collective);
         let fit = |candidate: &&Candidate| candidate.standing == Standing::Slower;
         let advised = advice.on(self.collective, bound).map(|advised| advised.choice);
         for named in advised.into_iter().chain(ruling(rules, self.collective, bound)) {
-            let channels = named.channels.clamp(1, (*max_channels).max(1));
+            let channels = named.channels.clamp(1, most);
             if candidates.iter().filter(fit).any(|candidate| candidate.algorithm == named.algorithm) {
                 return Some(Choice { channels, ..named });
             }
@@ -390,9 +410,10 @@ impl Question<'_> {
         all
     }
 
-    /// The smallest number of channels within 2.5 % of the best time.
+    /// The smallest number of channels within 2.5 % of the best time, of those that all have enough to do.
     fn channels(&self, algorithm: Algorithm, bytes: u64) -> u16 {
-        let most = self.inputs.max_channels.max(1);
+        let busy = bytes.checked_div(self.inputs.rates.least_channel_bytes).unwrap_or(u64::MAX);
+        let most = u64::from(self.inputs.most_channels(self.collective)).min(busy.max(1)) as u16;
         let time = |channels| self.time_ns(Choice { algorithm, channels }, bytes);
         let powers = || (0..16).map(|power| 1_u16 << power).take_while(|channels| *channels <= most);
         let best = powers().map(time).fold(f64::INFINITY, f64::min);

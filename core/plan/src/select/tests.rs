@@ -13,6 +13,7 @@ fn inputs(n: u32, rates: Rates) -> Inputs {
         rates,
         nodes: None,
         max_channels: 8,
+        max_message_channels: 8,
         max_peers: 128,
         level: Level::Run,
         allow,
@@ -431,38 +432,55 @@ fn golden_tables_of_devices() {
             Collective::AllReduce,
             "<= 2048 one_shot x1; <= 32768 recursive_doubling x1; <= 1048576 two_shot x1; <= 2097152 ring x1; else two_shot x1",
         ),
+        // As many as there are by default: long calls have all, of which each has enough to do.
+        (
+            8,
+            16,
+            plain,
+            Collective::AllReduce,
+            "<= 2048 one_shot x1; <= 32768 recursive_doubling x1; <= 65536 two_shot x1; <= 131072 two_shot x2; <= 262144 two_shot x4; <= 524288 two_shot x8; <= 16777216 two_shot x16; else ring x16",
+        ),
+        (
+            8,
+            16,
+            plain,
+            Collective::AllToAll,
+            "<= 65536 direct x1; <= 131072 direct x2; <= 262144 direct x4; <= 524288 direct x8; else direct x16",
+        ),
+        (8, 16, plain, Collective::Send, "<= 65536 direct x1; <= 131072 direct x2; else direct x4"),
         // Many: links decide, and only who sends more than it receives gains.
         (
             3,
             32,
             plain,
             all_gather,
-            "<= 2048 direct x1; <= 4096 direct x2; <= 16384 direct x4; <= 32768 direct x8; <= 2097152 direct x16; <= 8388608 direct x32; else ring x32",
+            "<= 65536 direct x1; <= 131072 direct x2; <= 262144 direct x4; <= 524288 direct x8; <= 2097152 direct x16; <= 8388608 direct x32; else ring x32",
         ),
         (
             3,
             32,
             COPYING,
             all_gather,
-            "<= 2048 direct x1; <= 4096 direct x2; <= 16384 direct x4; <= 32768 direct x8; <= 2097152 direct x16; <= 8388608 direct x32; else ring x32",
+            "<= 65536 direct x1; <= 131072 direct x2; <= 262144 direct x4; <= 524288 direct x8; <= 2097152 direct x16; <= 8388608 direct x32; else ring x32",
         ),
         (
             3,
             32,
             plain,
             broadcast,
-            "<= 512 binomial x1; <= 1024 binomial x2; <= 2048 binomial x4; <= 8192 binomial x8; <= 524288 binomial x16; <= 1048576 binomial x32; <= 4194304 ring x16; else ring x32",
+            "<= 65536 binomial x1; <= 131072 binomial x2; <= 262144 binomial x4; <= 524288 binomial x8; <= 1048576 binomial x16; <= 4194304 ring x16; else ring x32",
         ),
         (
             3,
             32,
             COPYING,
             broadcast,
-            "<= 512 binomial x1; <= 1024 binomial x2; <= 2048 binomial x4; <= 8192 binomial x8; <= 524288 binomial x16; <= 1048576 binomial x32; <= 2097152 ring x16; <= 8388608 direct x32; else ring x32",
+            "<= 65536 binomial x1; <= 131072 binomial x2; <= 262144 binomial x4; <= 524288 binomial x8; <= 1048576 binomial x16; <= 2097152 ring x16; <= 8388608 direct x32; else ring x32",
         ),
     ];
     for (n, max_channels, rates, collective, expected) in golden {
-        let selection = Selection::new(Inputs { max_channels, ..inputs(n, rates) }).unwrap();
+        let inputs = Inputs { max_channels, max_message_channels: max_channels.min(4), ..inputs(n, rates) };
+        let selection = Selection::new(inputs).unwrap();
         assert_eq!(shown(&selection, collective), expected, "{collective} n={n} x{max_channels}");
     }
 }
@@ -498,7 +516,9 @@ fn every_input_is_in_the_fingerprint() {
         inputs(8, Rates { gamma_ns_per_byte: 0.016, ..Rates::SHARED_MEMORY }),
         inputs(8, Rates { multicast: Multicast::from_bytes_on(0), ..Rates::SHARED_MEMORY }),
         inputs(8, Rates { multicast: Multicast::from_bytes_on(1), ..Rates::SHARED_MEMORY }),
+        inputs(8, Rates { least_channel_bytes: 1, ..Rates::SHARED_MEMORY }),
         Inputs { max_channels: 4, ..base.clone() },
+        Inputs { max_message_channels: 4, ..base.clone() },
         Inputs { max_peers: 4, ..base.clone() },
         Inputs { level: Level::Size, ..base.clone() },
         Inputs { allow: "^ring".parse().unwrap(), ..base.clone() },

@@ -24,7 +24,7 @@ use crate::discover::topology;
 use crate::error::{Error, Fault, Result};
 use crate::exec;
 use crate::exec::Tuning;
-use crate::exec::device::{DeviceEngine, Opened};
+use crate::exec::device::{Channels, DeviceCut, DeviceEngine, Opened};
 use crate::exec::engine::{Engine, EngineParts};
 use crate::exec::plans::{self, Cut, Direct, Plans, Reach, Room};
 use crate::exec::trial::{self, Verdict};
@@ -164,8 +164,7 @@ impl Communicator {
         let cores = fabric.cores_of_one_host()?;
         let roomy = !all.used && fabric.is_roomy_for_all()?;
         let direct = if hosted { direct_reads(&mut fabric, &control, roomy, config)? } else { Direct::Never };
-        let device_cut =
-            (!hosted).then(|| (fabric.slots(), fabric.slot_bytes(), plans::most_channels(config)));
+        let device_cut = (!hosted).then(|| device_cut(&fabric, config));
         let here = opened.is_some();
         let device = match device_cut {
             None => None,
@@ -174,6 +173,9 @@ impl Communicator {
                 DeviceEngine::join(opened, (rank, n), fabric.infos()?, cut, (control.board(), &gather))?
             }
         };
+        let channels = device
+            .as_ref()
+            .map_or_else(|| Channels::all(plans::most_channels(config)), |device| device.channels());
         let links @ (reach, ..) = match device.as_ref().and_then(|device| device.reach()) {
             // What devices do takes no core's time.
             Some((reach, multicast)) => (reach, 0, multicast),
@@ -185,14 +187,19 @@ impl Communicator {
         let whole = if fabric.hosts_are_whole()? { &nodes[..] } else { &[] };
         // In a host ranks go through memory, unless they are not to anywhere.
         let near = if network_only { Reach::Loopback } else { Reach::Memory };
-        let selection = plans::tuned_selection(config, n, links, (whole, near), &tuning)?;
+        let selection = plans::tuned_selection((config, channels), n, links, (whole, near), &tuning)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
         let direct = if all.used { Direct::Never } else { direct };
-        let slot_bytes = if network_only { fabric.net_slot_bytes() } else { fabric.slot_bytes() };
+        let slot_bytes = match &device {
+            Some(device) => device.slot_bytes(),
+            None if network_only => fabric.net_slot_bytes(),
+            None => fabric.slot_bytes(),
+        };
         let chunk_bytes = chunk_bytes.min(slot_bytes);
         let (lends_on_the_way, mapped_bytes) =
             (network_only && all.lends, if hosted { config.mapped() as usize } else { 0 });
         let room = match config.chunk_bytes() {
+            _ if matches!(reach, Reach::Devices | Reach::Multicast) => Room::Other,
             None if roomy => Room::CoreForEach,
             None if !all.used && fabric.are_few_for_all()? => Room::FewOnFewer,
             None if !all.used && cores > 0 => Room::Many,
@@ -202,8 +209,7 @@ impl Communicator {
         let mapped = fabric.one_process() && mapped_bytes > 0;
         let selection = if asks {
             let comm = (rank, n, fabric.number()?);
-            let facts =
-                Facts::new(comm, &nodes, reach, plans::most_channels(config), chunk_bytes, mapped, config);
+            let facts = Facts::new(comm, &nodes, reach, channels.collectives, chunk_bytes, mapped, config);
             tuner::advised(selection, tuner, facts, (&control, config))?
         } else {
             selection
@@ -255,7 +261,15 @@ impl Communicator {
     }
 }
 
-/// How the farthest peer is reached, unless all ranks have devices of their own that reach each other.
+/// What ranks know of the edges of devices.
+fn device_cut(fabric: &Fabric, config: &Config) -> DeviceCut {
+    let needs_all_slots = !config.algo_file().is_empty();
+    let chunk_bytes = config.chunk_bytes().map_or(Reach::Devices.chunk_bytes(), |bytes| bytes as usize);
+    let channels = config.max_nchannels().map(|channels| channels as u16);
+    DeviceCut::new((fabric.slots(), fabric.slot_bytes()), needs_all_slots, chunk_bytes, channels)
+}
+
+/// How the farthest peer is reached, unless all ranks have devices that reach each other.
 fn host_reach(all: &Networking, cores: u32, direct: Direct) -> Reach {
     match all.used {
         true if cores > 0 => Reach::Loopback,

@@ -236,7 +236,8 @@ settings! {
         tuner_plugin: Names = "", CCL_TUNER_PLUGIN [NCCL_TUNER_PLUGIN], May;
         /// A file for the tuner plugin, which gets its path as the setting `config_file`.
         tuner_config_file: Option<PathBuf> = "", CCL_TUNER_CONFIG_FILE, May;
-        /// The most channels to use.
+        /// The most channels to use. Not set: one, or between devices that reach each other up to 16, as many as all have
+        /// room for.
         max_nchannels: Option<Between<1, 1024>> = "", CCL_MAX_NCHANNELS [NCCL_MAX_NCHANNELS], Must;
         /// What the bits of a result may depend on: `run` (only the same ranks and call give the same bits), `size` (not
         /// the count or the chunks), `world` (nor the number of ranks).

@@ -20,7 +20,7 @@ use ccl_plan::layout::Tables;
 use ccl_plan::{Collective, Dtype, Rank};
 
 use self::asleep::Asleep;
-use super::device::DeviceEngine;
+use super::device::{DeviceCut, DeviceEngine};
 use super::host::{Operation, Poll, Reason, Stop, is_message};
 use super::plans::{Decision, Explained, Plans};
 use super::step::Bindings;
@@ -60,8 +60,8 @@ pub(crate) struct Engine {
     profile: Option<Box<Profile>>,
     /// Carries everything out, if the rank works on a device.
     device: Option<Box<DeviceEngine>>,
-    /// Slots, their bytes and channels of ranks that work on devices, if any rank does.
-    device_cut: Option<(usize, usize, u16)>,
+    /// What ranks that work on devices know of their edges, if any rank does.
+    device_cut: Option<DeviceCut>,
     /// While the communicator is suspended; `failed` then says so to whoever makes a call.
     asleep: Option<Asleep>,
     /// Whether there is a profiler or a device, which calls must be told of.
@@ -92,7 +92,7 @@ pub(crate) struct EngineParts {
     pub(crate) deadline: Duration,
     pub(crate) profile: Option<Box<Profile>>,
     pub(crate) device: Option<Box<DeviceEngine>>,
-    pub(crate) device_cut: Option<(usize, usize, u16)>,
+    pub(crate) device_cut: Option<DeviceCut>,
 }
 
 impl Engine {

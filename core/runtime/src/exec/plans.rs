@@ -19,7 +19,7 @@ use self::cut::GRAIN_BYTES;
 pub(crate) use self::cut::{Cut, Direct, Room};
 pub(super) use self::key::TagSeed;
 use self::key::{Key, signature};
-use super::device;
+use super::device::{self, Channels};
 use super::lending::{Lendable, Lending, Lent, Sending, may_share, most_read_bytes, read_where_tried};
 use super::mapped;
 use super::reduce::Reduction;
@@ -549,12 +549,17 @@ pub fn selection(config: &Config, n: u32, reach: Reach, cores: u32, nodes: &[u32
         Reach::Multicast => device::multicast(config)?,
         _ => Multicast::NONE,
     };
-    tuned_selection(config, n, (reach, cores, multicast), (nodes, Reach::Memory), &tuning)
+    let channels = match (reach, config.max_nchannels()) {
+        (Reach::Devices | Reach::Multicast, None) => Channels::assumed(n),
+        _ => Channels::all(most_channels(config)),
+    };
+    tuned_selection((config, channels), n, (reach, cores, multicast), (nodes, Reach::Memory), &tuning)
 }
 
-/// [`selection`] with this tuning, whatever the settings say. In a host ranks reach each other as `near` says.
+/// [`selection`] with this tuning and at most so many channels, whatever the settings say. In a host ranks reach each other
+/// as `near` says.
 pub(crate) fn tuned_selection(
-    config: &Config,
+    (config, channels): (&Config, Channels),
     n: u32,
     (reach, cores, multicast): (Reach, u32, Multicast),
     (nodes, near): (&[u32], Reach),
@@ -569,10 +574,22 @@ pub(crate) fn tuned_selection(
     let allow = config.algo().map_or(Ok(Allow::default()), |choices| allow(choices, &user))?;
     let rates = Rates { multicast, ..tuning.rates(reach).on(n, cores) };
     let rules = tuning.rules(reach, n);
-    let max_channels = most_channels(config);
+    let Channels { collectives: max_channels, messages: max_message_channels } = channels;
     let nodes = Nodes::new(nodes, tuning.rates(near));
     let (advice, max_peers) = (Advice::default(), MOST_PEERS);
-    select(Inputs { n, rates, nodes, max_channels, max_peers, level, allow, user, rules, advice })
+    select(Inputs {
+        n,
+        rates,
+        nodes,
+        max_channels,
+        max_message_channels,
+        max_peers,
+        level,
+        allow,
+        user,
+        rules,
+        advice,
+    })
 }
 
 fn select(inputs: Inputs) -> Result<Selection> {
@@ -645,9 +662,9 @@ pub enum Reach {
     Loopback,
     /// Over a network.
     Network,
-    /// Through the memory of devices, of which each rank has one and reaches all others'.
+    /// Through the memory of devices: each rank has one, its own or with others, and reaches all others'.
     Devices,
-    /// The same, and what a rank sends to all others is stored once, in multicast memory.
+    /// The same, each has its own, and what a rank sends to all others is stored once, in multicast memory.
     Multicast,
 }
 
@@ -696,7 +713,7 @@ fn allow(choices: &Choices, user: &[UserAlgorithm]) -> Result<Allow> {
     text.join(";").parse().map_err(|error| Error::bug(format!("CCL_ALGO: {error}")))
 }
 
-/// Channels that edges must exist for.
+/// Channels that the fabric's edges must exist for.
 pub(crate) fn most_channels(config: &Config) -> u16 {
     config.max_nchannels().map_or(1, |channels| channels as u16)
 }

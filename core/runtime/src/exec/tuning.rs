@@ -194,8 +194,12 @@ impl TunedLink {
             message_ns: self.message_ns.unwrap_or(rates.message_ns),
             move_ns: self.move_ns.unwrap_or(rates.move_ns),
             beta_ns_per_byte: self.beta_ns_per_byte.unwrap_or(rates.beta_ns_per_byte),
-            // One channel was measured.
-            channel_beta_ns_per_byte: self.beta_ns_per_byte.unwrap_or(rates.channel_beta_ns_per_byte),
+            channel_beta_ns_per_byte: match (self.beta_ns_per_byte, self.reach) {
+                // Of a link, for which many channels were taken.
+                (Some(beta), Reach::Devices | Reach::Multicast) => beta.max(rates.channel_beta_ns_per_byte),
+                // One channel was measured.
+                (beta, _) => beta.unwrap_or(rates.channel_beta_ns_per_byte),
+            },
             gamma_ns_per_byte: self.gamma_ns_per_byte.unwrap_or(rates.gamma_ns_per_byte),
             ..rates
         }

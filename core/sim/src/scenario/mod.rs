@@ -186,6 +186,7 @@ impl Setting {
                 gamma_ns_per_byte: gamma,
                 workers: self.channels,
                 chunk_bytes: self.chunk_bytes,
+                least_channel_bytes: 0,
                 switch_ns: 0.0,
                 turn_ns: 0.0,
                 message_ns: 0.0,

@@ -59,9 +59,9 @@ enum Way {
     Loopback,
     /// Some are reached over a network
     Network,
-    /// Each has a device of its own, and all devices reach each other
+    /// Each has a device, and all devices reach each other
     Devices,
-    /// The same, and a switch between them copies what all ranks are sent
+    /// The same, each has its own, and a switch between them copies what all ranks are sent
     Multicast,
 }
 

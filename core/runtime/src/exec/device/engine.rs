@@ -15,13 +15,13 @@ use ccl_plan::program::Checked;
 use ccl_plan::{Collective, Rank};
 
 use super::captured::{Captured, Used};
+use super::channels::{Channels, DeviceCut};
 use super::dormant::{Dormant, Kept};
 use super::edges::Edges;
 use super::kernels::Kernels;
 use super::launch::{Prepared, StreamPlace};
 use super::lent::{Lending, Registration};
 use super::peers::{self, Gather, Link, Peers};
-use super::region::RegionView;
 use super::signals::Signals;
 use super::special::OneShot;
 use super::staging::Staging;
@@ -30,7 +30,7 @@ use super::two_shot::{Places, TwoShot};
 use super::windows::Windows;
 use super::{DeviceBuffer, Opened, failed, protocol};
 use crate::error::{Error, Fault, Result};
-use crate::exec::host::{EDGE_TAGS, OwnedTables, Poll, Reason, Stop, is_message, stages_input};
+use crate::exec::host::{OwnedTables, Poll, Reason, Stop, is_message, stages_input};
 use crate::exec::plans::{Decision, Reach};
 use crate::observe::board::Board;
 use crate::request::Bound;
@@ -184,7 +184,7 @@ impl DeviceEngine {
         opened: Option<Opened>,
         (me, n): (Rank, u32),
         infos: &[TransportInfo],
-        cut: (usize, usize, u16),
+        cut: DeviceCut,
         told: (&Arc<Board>, Gather<'_>),
     ) -> Result<Option<Box<DeviceEngine>>> {
         DeviceEngine::wake(opened.map(Dormant::new), (me, n), infos, cut, told)
@@ -199,21 +199,10 @@ impl DeviceEngine {
         own: Option<Dormant>,
         (me, n): (Rank, u32),
         infos: &[TransportInfo],
-        (slots, slot_bytes, channels): (usize, usize, u16),
+        cut: DeviceCut,
         (board, gather): (&Arc<Board>, Gather<'_>),
     ) -> Result<Option<Box<DeviceEngine>>> {
-        // Peers say which protocols there are room for.
-        let view = RegionView {
-            address: 0,
-            slots,
-            slot_bytes,
-            channels,
-            tags: EDGE_TAGS,
-            has: [true, false, false],
-            inbox_bytes: 0,
-            mail_bytes: 0,
-        };
-        let peers = peers::agree(own.as_ref().map(|own| &*own.opened), me, infos, view, gather)?;
+        let peers = peers::agree(own.as_ref().map(|own| &*own.opened), me, infos, cut, gather)?;
         let (Some(own), Some(peers)) = (own, peers) else { return Ok(None) };
         DeviceEngine::new(own, (peers, infos), (me, n), (board, gather)).map(|engine| Some(Box::new(engine)))
     }
@@ -282,15 +271,24 @@ impl DeviceEngine {
         Ok(engine)
     }
 
-    /// How ranks reach each other if each has a device of its own that reaches all others, and what of that is stored once for
-    /// all. The same on all ranks.
+    /// How ranks reach each other if each has a device that reaches all others, and what of that is stored once for all. The
+    /// same on all ranks.
     pub(crate) fn reach(&self) -> Option<(Reach, Multicast)> {
-        let Peers { ways, most_sharing, .. } = &self.peers;
-        let apart = ways.direct && *most_sharing == 1;
-        apart.then(|| match self.switch {
+        let ways = &self.peers.ways;
+        ways.direct.then(|| match self.switch {
             Some(_) => (Reach::Multicast, protocol::multicast(self.opened.protocols.as_ref(), *ways)),
             None => (Reach::Devices, Multicast::NONE),
         })
+    }
+
+    /// Most channels of calls. The same on all ranks.
+    pub(crate) fn channels(&self) -> Channels {
+        self.peers.channels
+    }
+
+    /// Most payload bytes of a message. The same on all ranks.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.edges.view.slot_bytes
     }
 
     /// Ends all kernels when called, from any thread.

@@ -9,6 +9,7 @@
 mod buffer;
 mod cache;
 mod captured;
+mod channels;
 mod compiler;
 mod dormant;
 mod edges;
@@ -37,6 +38,7 @@ use ccl_cuda::{Context, DeviceMemory, Driver};
 use ccl_plan::cost::Multicast;
 
 pub use self::buffer::{Addresses, DeviceBuffer};
+pub(crate) use self::channels::{Channels, DeviceCut};
 pub(crate) use self::dormant::Dormant;
 pub(crate) use self::engine::{Call, DeviceEngine, Registered, Staged};
 use self::image::Supply;

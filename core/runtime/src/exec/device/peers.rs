@@ -13,11 +13,13 @@ use ccl_plan::Rank;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::channels::{self, Channels, DeviceCut};
 use super::protocol::{self, Ways};
 use super::region::{BlockShape, Region, RegionView};
 use super::two_shot::TwoShot;
 use super::{Opened, failed};
 use crate::error::{Error, Fault, Result};
+use crate::exec::host::EDGE_TAGS;
 use crate::transport::TransportInfo;
 
 /// This rank's region and its way to all ranks' devices.
@@ -35,6 +37,8 @@ pub(super) struct Peers {
     pub(super) ways: Ways,
     /// What there is in each region.
     pub(super) view: RegionView,
+    /// Most channels of calls.
+    pub(super) channels: Channels,
 }
 
 /// The way to a rank.
@@ -63,6 +67,8 @@ pub(crate) type Gather<'a> = &'a dyn Fn(Vec<u8>) -> Result<Vec<Bytes>>;
 struct Seat {
     uuid: [u8; 16],
     ordinal: i32,
+    multiprocessors: u32,
+    avoids_peers: bool,
 }
 
 /// Where a rank's region is.
@@ -82,15 +88,17 @@ pub(super) fn agree(
     opened: Option<&Opened>,
     me: Rank,
     infos: &[TransportInfo],
-    view: RegionView,
+    cut: DeviceCut,
     gather: Gather<'_>,
 ) -> Result<Option<Peers>> {
-    let seat = opened.map(|opened| Seat { uuid: opened.uuid, ordinal: opened.context.device().ordinal() });
+    let seat = opened.map(Seat::of);
     let seats: Vec<Option<Seat>> = told(&gather(bytes(&seat)?)?)?;
     let here: Vec<Rank> = device_ranks(infos, &seats, me);
     let inbox_bytes = opened.map_or(0, |opened| inbox(opened, infos, &seats));
     let mail_bytes = opened.map_or(0, |opened| mail(opened, infos, &seats));
-    let view = RegionView { has: protocols(opened, infos, &seats), inbox_bytes, mail_bytes, ..view };
+    let has = protocols(opened, infos, &seats);
+    let (view, channels) = view(cut, has, infos, &seats);
+    let view = RegionView { inbox_bytes, mail_bytes, ..view };
     let own = opened.map(|opened| region(opened, view, here.len())).transpose()?;
     let place = opened.zip(own.as_ref()).map(|(opened, own)| place(opened, own));
     let places: Vec<Option<Place>> = told(&gather(bytes(&place)?)?)?;
@@ -125,6 +133,10 @@ pub(super) fn agree(
         let all = device_ranks(infos, &seats, Rank(rank as u32));
         all.iter().position(|one| one.index() == rank).unwrap_or(0)
     };
+    let ways = Ways {
+        direct: are_together(infos, &seats) && votes.iter().flatten().all(Option::is_none),
+        keep_lines: keep.into_iter().all(|keeps| keeps),
+    };
     Ok(Some(Peers {
         own,
         links,
@@ -132,15 +144,25 @@ pub(super) fn agree(
         most_sharing: most_sharing(&seats),
         is_one_device: seats.iter().flatten().all(|seat| seat.uuid == opened.uuid),
         seats: (0..infos.len()).map(on_host).collect(),
-        ways: Ways {
-            direct: are_together(infos, &seats) && votes.iter().flatten().all(Option::is_none),
-            keep_lines: keep.into_iter().all(|keeps| keeps),
-        },
+        ways,
         view,
+        // What goes through the host has the fabric's channels.
+        channels: if ways.direct { channels } else { Channels::all(cut.channels.unwrap_or(1)) },
     }))
 }
 
 type Theirs<'a> = (&'a TransportInfo, Option<&'a Seat>, Option<&'a Place>);
+
+impl Seat {
+    fn of(opened: &Opened) -> Seat {
+        Seat {
+            uuid: opened.uuid,
+            ordinal: opened.context.device().ordinal(),
+            multiprocessors: opened.multiprocessors,
+            avoids_peers: opened.avoids_peers,
+        }
+    }
+}
 
 /// The ranks on the host of `rank` that have a device, in order.
 fn device_ranks(infos: &[TransportInfo], seats: &[Option<Seat>], rank: Rank) -> Vec<Rank> {
@@ -156,6 +178,29 @@ fn are_together(infos: &[TransportInfo], seats: &[Option<Seat>]) -> bool {
     infos.len() > 1
         && seats.iter().all(Option::is_some)
         && infos.iter().all(|info| info.is_on_host_of(&infos[0]))
+}
+
+/// What regions look like, and how many channels there are, if all edges turn out to be direct. The same on all ranks.
+fn view(
+    cut: DeviceCut,
+    has: [bool; 3],
+    infos: &[TransportInfo],
+    seats: &[Option<Seat>],
+) -> (RegionView, Channels) {
+    let are_near = are_together(infos, seats) && !seats.iter().flatten().any(|seat| seat.avoids_peers);
+    let (slots, slot_bytes) = if are_near { cut.near } else { (cut.slots, cut.slot_bytes) };
+    let (tags, inbox_bytes, mail_bytes) = (EDGE_TAGS, 0, 0);
+    let view = RegionView { address: 0, slots, slot_bytes, channels: 1, tags, has, inbox_bytes, mail_bytes };
+    let n = infos.len();
+    let room =
+        seats.iter().flatten().map(|seat| seat.multiprocessors / sharing(seat, seats)).min().unwrap_or(0);
+    let most_bytes = channels::MOST_BYTES / most_sharing(seats).max(1) as usize;
+    let channels = match cut.channels {
+        Some(channels) => Channels::all(channels),
+        None if are_near => Channels::between(n as u32, room, (view.bytes(n), most_bytes)),
+        None => Channels::all(1),
+    };
+    (RegionView { channels: channels.collectives, ..view }, channels)
 }
 
 /// The protocols that regions have blocks for, the same on all ranks: others than simple only where all edges may be direct.
@@ -186,8 +231,12 @@ fn mail(opened: &Opened, infos: &[TransportInfo], seats: &[Option<Seat>]) -> usi
 
 /// How many ranks share a device at most.
 fn most_sharing(seats: &[Option<Seat>]) -> u32 {
-    let sharing = |seat: &Seat| seats.iter().flatten().filter(|other| other.uuid == seat.uuid).count() as u32;
-    seats.iter().flatten().map(sharing).max().unwrap_or(0)
+    seats.iter().flatten().map(|seat| sharing(seat, seats)).max().unwrap_or(0)
+}
+
+/// How many ranks have the device of `seat`, which is one of `seats`.
+fn sharing(seat: &Seat, seats: &[Option<Seat>]) -> u32 {
+    seats.iter().flatten().filter(|other| other.uuid == seat.uuid).count() as u32
 }
 
 /// Whether lines of 128 bytes stay whole on their way to a device: on the device itself, and on links over which its atomic
