@@ -87,8 +87,8 @@ fn several_devices_are_tried_where_there_are_any() {
     let Some((output, report)) = dry(test, &[("CCL_FAKE_DEVICES", "3")], &only) else { return };
     let said = program::both(&output);
     assert!(output.status.success(), "{said}");
-    // A rank on each of 2 and of 3, and two on each of two, in threads and in processes; windows; the rest.
-    assert_eq!(with(&report, "passed").len(), 12, "{said}");
+    // A rank on each of 2 and of 3, and two on each of two, in threads and in processes; windows; channels; the rest.
+    assert_eq!(with(&report, "passed").len(), 13, "{said}");
     assert_eq!(with(&report, "not run"), ["several devices, NCCL"], "{said}");
     let rows = report["figures"].as_array().unwrap();
     let of = |word: &str| rows.iter().filter(|row| row["figure"].as_str().unwrap().contains(word)).count();

@@ -177,13 +177,13 @@ def graphs(suite, n):
 
 def replays(suite, n):
     count, replays = (16, 30) if suite.dry else (1000, 100_000)
-    found = suite.fact("replay", suite.ranks_environment(n), ranks=n, replays=replays, count=count)[-1]
+    found = suite.fact("replay", ranks=n, replays=replays, count=count)[-1]
     suite.figure("a replay of a captured all-reduce", found["us_per_replay"], "µs", n, 4 * count)
     return f"{replays} replays, {found['grown_device_bytes']} bytes of the device and {found['grown_host_bytes']} of the host more"
 
 
 def abort(suite):
-    found = suite.fact("abort", suite.ranks_environment(2))[-1]
+    found = suite.fact("abort")[-1]
     suite.figure("from an abort to the error", found["ms"], "ms", 2)
     return f"{found['ms']:.1f} ms"
 
@@ -202,6 +202,6 @@ def sanitizer(suite, tool, n):
     command = [program, "--tool", tool, "--error-exitcode", "9", "--print-limit", "20", suite.bin / "ccl", "perf", "all",
                "-n", n, "--ranks-as", "threads", "--memory", "device", "--no-launcher", "--no-pin", "--counts", "67",
                "-d", "float,bfloat16", "--iters", "0", "--json"]
-    env = suite.ranks_environment(n, CCL_DEVICE="0", CCL_MAX_NCHANNELS="1", CCL_TIMEOUT="50s")
+    env = {"CCL_DEVICE": "0", "CCL_MAX_NCHANNELS": "1", "CCL_TIMEOUT": "50s"}
     found = suite.call(command, env=env)
     return f"{sum(line.startswith('{') for line in found.splitlines())} points clean"

@@ -17,6 +17,8 @@ def run(suite):
     for n in (2,) if suite.dry else (2, 8):
         suite.step(f"{n} ranks, short calls", lambda n=n: short(suite, n), 30)
         suite.step(f"{n} ranks, bandwidth", lambda n=n: bandwidth(suite, n), 60)
+    for n in (2,) if suite.dry else (2, 8):
+        suite.step(f"{n} ranks, channels", lambda n=n: channels(suite, n), 40)
     suite.step("interpreter and special kernels", lambda: special(suite), 60)
     suite.step("NCCL", lambda: nccl(suite), 90)
 
@@ -85,13 +87,38 @@ def bandwidth(suite, n):
         suite.figure(row["coll"], row["busbw_gbps"], "GB/s", n, row["bytes"])
 
 
+def channels(suite, n, env=None, where=""):
+    """How many channels calls have where nobody says, and what more and fewer are worth."""
+    sizes = "1K,4K" if suite.dry else "64K,1M,64M"
+    known = suite.fact("channels", env, ranks=n)
+    suite.facts[f"channels of {n} ranks{where}"] = known
+    chosen = max(row["channels"] for row in known if row["fact"] == "channels" and row["coll"] == "all_reduce")
+    suite.figure(f"channels of long all-reduces by default{where}", chosen, "", n)
+    taken = next(row["device_memory"] for row in known if row["fact"] == "slots")
+    suite.figure(f"device memory of a rank by default{where}", round(taken / MIB, 1), "MiB", n)
+    words = ["-b", sizes, "--placement", "out", *timing(suite)]
+    most = suite.most_channels(1 if where else n)
+    best = {}
+    for count in [None, *(1 << power for power in range(6) if 1 << power <= most)]:
+        more = {} if count is None else {"CCL_MAX_NCHANNELS": str(count)}
+        name = "by default" if count is None else f"at most {count} channels"
+        for row in suite.perf("all_reduce,all_gather,sendrecv", n, words, env={**(env or {}), **more}):
+            suite.figure(f"{row['coll']}, {name}{where}", row["busbw_gbps"], "GB/s", n, row["bytes"])
+            if row["coll"] == "allreduce":
+                best.setdefault(row["bytes"], []).append((row["busbw_gbps"], count))
+    longest = best[max(best)]
+    fastest, count = max(longest[1:])
+    suite.goal(f"channels of {n} ranks{where}, {max(best)} B", longest[0][0] >= 0.9 * fastest,
+               f"{longest[0][0]:.1f} GB/s by default, {fastest:.1f} with {count}", "the default within 10 % of the best")
+    return f"{chosen} by default, fastest with {count}"
+
+
 def special(suite):
     """Both all-reduces with kernels of their own, against the same plans interpreted."""
     sizes = [8, 1024] if suite.dry else [8, 1 << 14, MIB, 16 * MIB, 64 * MIB]
     small = {"threads": 32, "blocks": 2} if suite.dry else {}
     for n in (2,) if suite.dry else (2, 8):
-        env = suite.ranks_environment(n)
-        own = suite.fact("special", env, ranks=n, bytes=",".join(map(str, sizes)), ms=milliseconds(suite), **small)
+        own = suite.fact("special", ranks=n, bytes=",".join(map(str, sizes)), ms=milliseconds(suite), **small)
         for kernel in ("one_shot", "two_shot"):
             rows = [row for row in own if row["kernel"] == kernel]
             words = ["-b", ",".join(str(row["bytes"]) for row in rows), "--placement", "out", *timing(suite)]

@@ -48,14 +48,13 @@ class Suite:
         if self.options.image:
             env["CCL_CUDA_IMAGE"] = str(self.options.image.resolve())
         if self.dry:
-            env.update(CCL_CUDA_THREADS="64", CCL_BUFFSIZE="16K", CCL_SLOTS="4", CCL_MAX_NCHANNELS="1")
+            env.update(CCL_CUDA_THREADS="64", CCL_BUFFSIZE="16K", CCL_SLOTS="4")
             env.setdefault("CCL_FAKE_DEVICES", "4")
         return env
 
-    def ranks_environment(self, n, **more):
-        """Settings for n ranks on one device: all their blocks are there at once, also if programs have two lanes."""
-        channels = {} if self.dry else {"CCL_MAX_NCHANNELS": str(max(1, min(32, 64 // n)))}
-        return {**channels, **more}
+    def most_channels(self, n):
+        """Channels of which all blocks of n ranks are on one device at once, also if programs have two lanes."""
+        return 4 if self.dry else max(1, min(32, 64 // n))
 
     def step(self, name, work, limit_s, is_needed=False):
         """Runs work() as a step of at most limit_s seconds, if the budget has them. If all others need it and it does not
@@ -111,7 +110,7 @@ class Suite:
 
     def perf(self, operation, n, words, ranks_as="threads", env=None, memory="device"):
         """Rows of `ccl perf` on device memory; wrong elements end it with another status than 0."""
-        env = self.ranks_environment(n, **{"CCL_DEVICE": "0", **(env or {})})
+        env = {"CCL_DEVICE": "0", **(env or {})}
         command = [self.bin / "ccl", "perf", operation, "-n", n, "--ranks-as", ranks_as, "--memory", memory,
                    "--no-launcher", "--no-pin", "--json", *words]
         rows = self.lines(command, env=env)

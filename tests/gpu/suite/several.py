@@ -4,7 +4,7 @@ import json
 import pathlib
 import sys
 
-from . import checks
+from . import checks, figures
 from .runner import Broken, Missing
 
 # Fewer than three ranks share nothing through multicast memory.
@@ -33,6 +33,7 @@ def run(suite):
     suite.step(f"{name}, short all-reduces and graphs", lambda: short(suite, n), 25)
     suite.step(f"{name}, multicast", lambda: multicast(suite, n), 40)
     suite.step(f"{name}, bandwidth", lambda: bandwidth(suite, n), 40)
+    suite.step(f"{name}, channels", lambda: figures.channels(suite, n, own(suite), ", a device each"), 40)
     suite.step(f"{name}, NCCL", lambda: nccl(suite, n), 45)
 
 
@@ -77,7 +78,7 @@ def ways(suite, n, env=None):
 
 def own(suite):
     """Settings for ranks on devices of their own."""
-    return suite.ranks_environment(1, CCL_DEVICE="local")
+    return {"CCL_DEVICE": "local"}
 
 
 def small(suite):
@@ -93,7 +94,7 @@ def matrix(suite, n, ranks_as):
 
 def shared(suite, ranks_as):
     """Ranks beside each other on a device, and others on another."""
-    env = suite.ranks_environment(2, CCL_DEVICE="0,0,1,1")
+    env = {"CCL_DEVICE": "0,0,1,1"}
     more, how = checks.side_by_side(suite) if ranks_as == "processes" else ({}, "")
     words = small(suite)
     if how:

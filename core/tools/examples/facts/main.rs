@@ -1,7 +1,7 @@
 //! What a device does apart from calls: copies, launches, registers, the cost of a step, special kernels, replays, aborts; and
 //! how several devices reach each other.
 //!
-//!     facts copy|launch|registers|decode|special|replay|abort|devices|ways [NAME=VALUE ...]
+//!     facts copy|launch|registers|decode|special|replay|abort|devices|ways|channels [NAME=VALUE ...]
 //!     facts compile into=FOLDER [arch=90] [jobs=16] [dtypes=f32,bf16]
 //!     facts table FILE
 //!
@@ -68,9 +68,10 @@ fn fact(name: &str, options: &Options) -> Outcome<bool> {
         "abort" => calls::abort(&machine, options),
         "devices" => ways::devices(&machine),
         "ways" => ways::ways(&machine, options),
+        "channels" => ways::channels(&machine, options),
         other => Err(format!(
-            "expected copy, launch, registers, decode, special, replay, abort, devices, ways, compile or table, \
-             found `{other}`"
+            "expected copy, launch, registers, decode, special, replay, abort, devices, ways, channels, compile or \
+             table, found `{other}`"
         )
         .into()),
     }

@@ -48,6 +48,30 @@ pub(crate) fn ways(machine: &Machine, options: &Options) -> Outcome<bool> {
     Ok(ok)
 }
 
+/// What selection takes of each number of bytes, and how many channels: as said by the first rank, which must be what all say.
+pub(crate) fn channels(machine: &Machine, options: &Options) -> Outcome<bool> {
+    let n = options.number("ranks", 2)? as u32;
+    let sizes = options.numbers("bytes", &[1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 24, 1 << 28])?;
+    let said = local::run_with(&machine.config, n, |comm| {
+        let mut rows = Vec::new();
+        for kind in [Collective::AllReduce, Collective::AllGather, Collective::Send] {
+            for bytes in sizes.iter().copied() {
+                let blocks = if kind == Collective::AllGather { u64::from(n) } else { 1 };
+                let count = (bytes / blocks / 4) as usize;
+                let choice = comm.explain(kind, Dtype::F32, count, Rank(0))?.choice;
+                rows.push(json!({ "fact": "channels", "ranks": n, "coll": kind.name(), "bytes": bytes,
+                    "algorithm": choice.algorithm.name(), "channels": choice.channels }));
+            }
+        }
+        let memory = comm.device_memory()?;
+        comm.barrier()?;
+        Ok((rows, memory))
+    })?;
+    said[0].0.iter().for_each(|row| println!("{row}"));
+    println!("{}", json!({ "fact": "slots", "ranks": n, "device_memory": said[0].1 }));
+    Ok(said.iter().all(|one| one.0 == said[0].0))
+}
+
 fn of_rank(comm: &Communicator, count: usize) -> ccl::Result<Value> {
     let (me, n) = (comm.rank(), comm.size());
     let mut paths = BTreeSet::new();
