@@ -57,6 +57,23 @@ fn ranks_agree_on_as_many_as_there_is_room_for() {
     });
 }
 
+/// Slots were made for many channels, and then all goes through the host.
+#[test]
+fn devices_that_turn_out_to_be_apart_have_one() {
+    alone(module_path!(), "devices_that_turn_out_to_be_apart_have_one", &LARGE, |fake| {
+        let apart = |run: &dyn Fn(&Config)| {
+            fake.reset();
+            fake.fail("cuCtxEnablePeerAccess", 1, 217);
+            run(&settings(&[APART]));
+            assert_eq!(fake.failed("cuCtxEnablePeerAccess"), 1);
+        };
+        apart(&|config| assert_eq!(channels(&[config.clone(), config.clone()]), [1, 1, 1]));
+        let kinds = [Collective::AllReduce, Collective::AllGather, Collective::AllToAll];
+        apart(&|config| sweep_of(config, 2, &[1, 1031, 30_001], &[Dtype::F32], &kinds));
+        fake.assert_nothing_is_left("devices that are apart");
+    });
+}
+
 #[test]
 fn the_smallest_device_says_how_many() {
     let uneven = [("CCL_FAKE_MULTIPROCESSORS", "132,20,3")];

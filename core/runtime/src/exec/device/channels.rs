@@ -17,8 +17,10 @@ pub(crate) struct DeviceCut {
     /// Slots of an edge, and the payload of each, where some end is on the host.
     pub(crate) slots: usize,
     pub(crate) slot_bytes: usize,
-    /// The same between devices.
-    pub(crate) near: (usize, usize),
+    /// Most payload of a slot between devices.
+    near_bytes: usize,
+    /// A program of this rank's may need all slots, also between devices.
+    pub(super) needs_all_slots: bool,
     /// Channels, if the user has said how many.
     pub(crate) channels: Option<u16>,
 }
@@ -45,17 +47,21 @@ impl Channels {
 }
 
 impl DeviceCut {
-    /// Between devices there are half as many slots, and no longer ones than chunks are: many channels have some, and a block
-    /// needs no more under way.
+    /// Of settings on which all ranks agree, but for `needs_all_slots`.
     pub(crate) fn new(
         (slots, slot_bytes): (usize, usize),
         needs_all_slots: bool,
         chunk_bytes: usize,
         channels: Option<u16>,
     ) -> DeviceCut {
-        let near_slots = if needs_all_slots { slots } else { (slots / 2).max(2) };
         let near_bytes = slot_bytes.min(chunk_bytes.max(LEAST_SLOT_BYTES).next_multiple_of(64));
-        DeviceCut { slots, slot_bytes, near: (near_slots, near_bytes), channels }
+        DeviceCut { slots, slot_bytes, near_bytes, needs_all_slots, channels }
+    }
+
+    /// Slots between devices: half as many, unless a program of some rank's needs all, and no longer ones than chunks are. Many
+    /// channels have some, and a block needs no more under way.
+    pub(super) fn near(&self, some_need_all: bool) -> (usize, usize) {
+        (if some_need_all { self.slots } else { (self.slots / 2).max(2) }, self.near_bytes)
     }
 }
 
@@ -110,7 +116,7 @@ mod tests {
 
     #[test]
     fn slots_between_devices_hold_a_chunk() {
-        let near = |cut, needs_all, chunk| DeviceCut::new(cut, needs_all, chunk, None).near;
+        let near = |cut, needs_all, chunk| DeviceCut::new(cut, false, chunk, None).near(needs_all);
         assert_eq!(near((8, 64 << 10), false, 32 << 10), (4, 32 << 10));
         assert_eq!(near((8, 64 << 10), true, 32 << 10), (8, 32 << 10));
         assert_eq!(near((8, 64 << 10), false, 48 << 10), (4, 48 << 10));

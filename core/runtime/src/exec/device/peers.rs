@@ -69,6 +69,7 @@ struct Seat {
     ordinal: i32,
     multiprocessors: u32,
     avoids_peers: bool,
+    needs_all_slots: bool,
 }
 
 /// Where a rank's region is.
@@ -91,7 +92,7 @@ pub(super) fn agree(
     cut: DeviceCut,
     gather: Gather<'_>,
 ) -> Result<Option<Peers>> {
-    let seat = opened.map(Seat::of);
+    let seat = opened.map(|opened| Seat::of(opened, cut));
     let seats: Vec<Option<Seat>> = told(&gather(bytes(&seat)?)?)?;
     let here: Vec<Rank> = device_ranks(infos, &seats, me);
     let inbox_bytes = opened.map_or(0, |opened| inbox(opened, infos, &seats));
@@ -154,12 +155,13 @@ pub(super) fn agree(
 type Theirs<'a> = (&'a TransportInfo, Option<&'a Seat>, Option<&'a Place>);
 
 impl Seat {
-    fn of(opened: &Opened) -> Seat {
+    fn of(opened: &Opened, cut: DeviceCut) -> Seat {
         Seat {
             uuid: opened.uuid,
             ordinal: opened.context.device().ordinal(),
             multiprocessors: opened.multiprocessors,
             avoids_peers: opened.avoids_peers,
+            needs_all_slots: cut.needs_all_slots,
         }
     }
 }
@@ -188,7 +190,8 @@ fn view(
     seats: &[Option<Seat>],
 ) -> (RegionView, Channels) {
     let are_near = are_together(infos, seats) && !seats.iter().flatten().any(|seat| seat.avoids_peers);
-    let (slots, slot_bytes) = if are_near { cut.near } else { (cut.slots, cut.slot_bytes) };
+    let near = cut.near(seats.iter().flatten().any(|seat| seat.needs_all_slots));
+    let (slots, slot_bytes) = if are_near { near } else { (cut.slots, cut.slot_bytes) };
     let (tags, inbox_bytes, mail_bytes) = (EDGE_TAGS, 0, 0);
     let view = RegionView { address: 0, slots, slot_bytes, channels: 1, tags, has, inbox_bytes, mail_bytes };
     let n = infos.len();
