@@ -59,7 +59,7 @@ CCL_ONCE bool admit(const Block* block, const LaunchArgs& args, Step* step, Site
         if ((lent & IS_SHARED) != 0) {
             if (!CCL_PLANT(21)) site->address = edge->shared + (lent & ~IS_SHARED);
         } else if (lent != 0) {
-            site->address = lent + edge->lent_shift;
+            site->address = (lent & IS_IN_WINDOW) != 0 ? window_place(block, edge->peer, lent) : lent;
             site->unit = unit_of(site->address);
         }
     }

@@ -20,7 +20,7 @@ struct LaunchArgs {
     u32 channels;
     u32 element_bytes;
     u32 flags;
-    u32 reserved;
+    u32 windows;
 };
 
 constexpr u32 LAUNCH_SCALES = 1;
@@ -46,7 +46,8 @@ struct DeviceComm {
     u64 sharing;
     u32 shared_slots;
     u32 shared_stride_bytes;
-    u64 reserved[3];
+    u64 windows;
+    u64 reserved[2];
 };
 
 // A program as one rank runs it.
@@ -77,7 +78,7 @@ struct DeviceEdge {
     u64 head;
     u64 sizes;
     u64 lent;
-    u64 lent_shift;
+    u64 lends;
     u64 done;
     u64 seen;
     u64 lending;
@@ -107,6 +108,14 @@ struct SharedReader {
 
 // In a word of DeviceEdge::lent: the payload is in the sender's shared slots, so many bytes from their start.
 constexpr u64 IS_SHARED = 1ull << 63;
+// There: it is in one of the sender's windows, whose slot is 48 bits up, so many bytes from its start.
+constexpr u64 IS_IN_WINDOW = 1ull << 62;
+constexpr u32 WINDOW_SLOT_AT = 48;
+constexpr u32 WINDOW_SLOTS = 32;
+
+// What DeviceEdge::lends says.
+constexpr u64 LENDS_BY_ADDRESS = 1;
+constexpr u64 LENDS_BY_WINDOW = 2;
 
 constexpr u32 NO_EDGE = 0xffffffffu;
 constexpr u32 RECEIVES = 0;

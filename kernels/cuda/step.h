@@ -295,22 +295,51 @@ CCL_ONCE bool operand_site(Block* block, const LaunchArgs& args, Site* site, Ste
     return true;
 }
 
+// Where the window in a slot begins on this rank's way to a rank's memory; its own is one of them.
+CCL_INLINE u64 window_start(const Block* block, u32 rank, u32 slot) {
+    return ld_relaxed_sys(at<u64>(block->comm.windows) + slot * block->comm.n + rank);
+}
+
+// Where a payload in a peer's window lies for this rank.
+CCL_INLINE u64 window_place(const Block* block, u32 peer, u64 word) {
+    u32 slot = static_cast<u32>(word >> WINDOW_SLOT_AT) % WINDOW_SLOTS;
+    u64 offset = word & ((1ull << WINDOW_SLOT_AT) - 1);
+    return window_start(block, CCL_PLANT(23) ? block->comm.rank : peer, slot) + offset;
+}
+
+// What tells the other end where memory that this rank keeps lies: its address, where that means the same there; else the place
+// in the window that the launch says it lies in. 0 if the edge does not lend it.
+CCL_INLINE u64 lent_word(const Block* block, const LaunchArgs& args, const DeviceEdge* edge, u64 kept, bool is_output) {
+    if ((args.flags & LAUNCH_LENDS) != 0 && (edge->lends & LENDS_BY_ADDRESS) != 0) return kept;
+    // Slots count from 1 here.
+    u32 slot = is_output ? args.windows >> 16 : args.windows & 0xffffu;
+    if (slot == 0 || (edge->lends & LENDS_BY_WINDOW) == 0) return 0;
+    u64 offset = kept - window_start(block, block->comm.rank, slot - 1);
+    return IS_IN_WINDOW | static_cast<u64>(slot - 1) << WINDOW_SLOT_AT | offset;
+}
+
 // Lends, on direct edges, what this rank keeps or only passes on. Those outputs go behind the others.
-CCL_ONCE void lend(Block* block, Step* step, const ProgramMove* move) {
+CCL_ONCE void lend(Block* block, const LaunchArgs& args, Step* step, const ProgramMove* move) {
     Cursor* cursor = &block->cursor;
     u64 kept = 0;
+    bool is_output = false;
     for (u32 i = 0; i < move->outputs && kept == 0; ++i) {
-        if (cursor->operands[move->output_ids[i]].space == SPACE_OUT) kept = step->sites[FIRST_OUTPUT + i].address;
+        is_output = cursor->operands[move->output_ids[i]].space == SPACE_OUT;
+        if (is_output) kept = step->sites[FIRST_OUTPUT + i].address;
     }
     bool unchanged = move->inputs == 1 && step->finish.scaled == 0 && step->finish.n == 0;
-    if (kept == 0 && unchanged && cursor->operands[move->input_ids[0]].space <= SPACE_OUT) kept = step->sites[0].address;
+    if (kept == 0 && unchanged && cursor->operands[move->input_ids[0]].space <= SPACE_OUT) {
+        is_output = cursor->operands[move->input_ids[0]].space == SPACE_OUT;
+        kept = step->sites[0].address;
+    }
     if (kept == 0 || step->pieces > 1) return;
     u32 stored = 0;
     for (u32 i = 0; i < step->outputs; ++i) {
         Site* site = &step->sites[FIRST_OUTPUT + i];
-        if (site->edge != nullptr && site->edge->lent != 0) {
+        u64 word = site->edge != nullptr && site->edge->lent != 0 ? lent_word(block, args, site->edge, kept, is_output) : 0;
+        if (word != 0) {
             site->lent = true;
-            site->address = kept;
+            site->address = word;
             DeviceEdge* edge = site->edge;
             if (edge->lending >> 32 == 0) {
                 edge->lending = 1ull << 32 | block->lending;
@@ -467,8 +496,8 @@ CCL_ONCE void make_step(Block* block, const LaunchArgs& args, Step* step) {
         } else if (Protocol == PROTOCOL_SIMPLE && move->opcode == OP_MOVE) {
             if (block->comm.window != 0 && (block->plan.shared >> step->instruction & 1) != 0) {
                 share(block, step, last_shared);
-            } else if (args.flags & LAUNCH_LENDS) {
-                lend(block, step, move);
+            } else if ((args.flags & LAUNCH_LENDS) != 0 || args.windows != 0) {
+                lend(block, args, step, move);
             }
         }
         return;

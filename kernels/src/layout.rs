@@ -39,8 +39,9 @@ pub struct LaunchArgs {
     pub element_bytes: u32,
     /// [`LaunchArgs::SCALES`], [`LaunchArgs::DIVIDES`], [`LaunchArgs::LENDS`] and [`LaunchArgs::YIELDS`].
     pub flags: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Which of this rank's windows the send buffer lies in, as its slot plus 1, and 16 bits up the receive buffer; 0 for
+    /// none. What lies there stays as it is, as with [`LaunchArgs::LENDS`], and ranks that reach windows may be lent it.
+    pub windows: u32,
 }
 
 impl LaunchArgs {
@@ -93,8 +94,11 @@ pub struct DeviceComm {
     pub shared_slots: u32,
     /// From one to the next, a multiple of 128, and at least what slots of edges have.
     pub shared_stride_bytes: u32,
+    /// Address of n `u64` for each of [`WINDOW_SLOTS`]: where the window of every rank in that slot begins for this rank. The
+    /// words of a slot change only while nobody has a window in it.
+    pub windows: u64,
     /// 0.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 /// A program as one rank runs it, the same for every call.
@@ -139,12 +143,12 @@ pub struct DeviceEdge {
     pub head: u64,
     /// Address of a `u64` for each slot: the payload's bytes and, 32 bits up, the call's tag. 0 if there are none.
     pub sizes: u64,
-    /// Address of a `u64` for each slot: where the payload lies in the sender's memory; or, with [`IS_SHARED`], how far
-    /// into the sender's shared slots; 0 if it is in the slot. 0 if the edge lends nothing, and at its receiving end if it
-    /// shares nothing either.
+    /// Address of a `u64` for each slot: where the payload lies in the sender's memory; or, with [`IS_IN_WINDOW`], in which of
+    /// its windows, and how far into that; or, with [`IS_SHARED`], how far into the sender's shared slots; 0 if it is in the
+    /// slot. 0 if the edge lends nothing, and at its receiving end if it shares nothing either.
     pub lent: u64,
-    /// What the receiver adds to an address that it was lent.
-    pub lent_shift: u64,
+    /// Where it sends, how it may lend: [`DeviceEdge::BY_ADDRESS`], [`DeviceEdge::BY_WINDOW`]. Otherwise 0.
+    pub lends: u64,
     /// Messages so far at this end.
     pub done: u64,
     /// What this end last saw of the other end's counter.
@@ -178,6 +182,13 @@ pub struct DeviceEdge {
     pub reserved: u64,
 }
 
+impl DeviceEdge {
+    /// The sender's addresses mean the same to the receiver.
+    pub const BY_ADDRESS: u64 = 1;
+    /// The receiver knows where the sender's windows begin.
+    pub const BY_WINDOW: u64 = 2;
+}
+
 /// What a channel of a sender knows of all of its shared slots, whose payloads all others read in their own regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
@@ -200,6 +211,13 @@ pub struct SharedReader {
 
 /// In a word of [`DeviceEdge::lent`]: the payload is in the sender's shared slots.
 pub const IS_SHARED: u64 = 1 << 63;
+
+/// In a word of [`DeviceEdge::lent`]: the payload is in one of the sender's windows. The lower 48 bits say how far from its
+/// start, those above which slot it has in the table at [`DeviceComm::windows`].
+pub const IS_IN_WINDOW: u64 = 1 << 62;
+
+/// How many windows may have a slot at a time.
+pub const WINDOW_SLOTS: usize = 32;
 
 /// Where the lanes of a channel meet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -327,10 +345,10 @@ macro_rules! records {
 }
 
 records! {
-    LaunchArgs: 96, scalar_bits 56, tables 64, root 72, element_bytes 84, flags 88, reserved 92;
-    DeviceComm: 128, n 4, edges 8, edge_index 16, channels 24, tags 28, abort 32, error 40, barriers 48, scratch 56, scratch_bytes 64, served 72, window 80, sharing 88, shared_slots 96, shared_stride_bytes 100, reserved 104;
+    LaunchArgs: 96, scalar_bits 56, tables 64, root 72, element_bytes 84, flags 88, windows 92;
+    DeviceComm: 128, n 4, edges 8, edge_index 16, channels 24, tags 28, abort 32, error 40, barriers 48, scratch 56, scratch_bytes 64, served 72, window 80, sharing 88, shared_slots 96, shared_stride_bytes 100, windows 104, reserved 112;
     DevicePlan: 56, rank_at 8, place_of 16, program_bytes 24, lanes 28, collective 32, scratch_cells 36, input_shape 40, output_shape 44, shared 48;
-    DeviceEdge: 128, lent 32, done 48, lending 64, slot_bytes 72, protocol 84, peer 88, direction 100, others 104, shared 112, reserved 120;
+    DeviceEdge: 128, lent 32, lends 40, done 48, lending 64, slot_bytes 72, protocol 84, peer 88, direction 100, others 104, shared 112, reserved 120;
     SharedSlots: 16, sent 8;
     SharedReader: 16, until 8;
     LaneBarrier: 8, met 4;

@@ -9,6 +9,7 @@ mod compiled;
 mod failures;
 mod graphs;
 mod groups;
+mod leases;
 mod lent;
 mod pieces;
 mod protocols;

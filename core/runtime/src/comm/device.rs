@@ -83,7 +83,8 @@ impl Communicator {
 
     /// Makes this rank's `buffer` known to all other ranks, and theirs to this one. A collective: every rank calls it
     /// at the same place among its calls, with a buffer of the same length. It does for this rank what
-    /// [`Communicator::register_buffer`] does, too.
+    /// [`Communicator::register_buffer`] does, too, and what lies in a window in pieces (`cuMemMap`) is lent to all ranks, also
+    /// those of other processes.
     ///
     /// If some rank does not reach another's memory the buffer is used by its own rank alone: [`DeviceWindow::refusal`]
     /// and the log say so. Calls work all the same, with the same results.
@@ -112,7 +113,8 @@ impl Communicator {
     ///
     /// # Safety
     ///
-    /// The memory must stay where it is as long as the window is there, and so must what is mapped there.
+    /// The memory must stay where it is as long as the window is there, or a graph with calls on it, and so must what is mapped
+    /// there.
     pub unsafe fn register_window_at(&self, address: u64, bytes: usize) -> Result<DeviceWindow> {
         self.with_engine(|engine| engine.register_window(&Registered::Range(address, bytes)))
     }

@@ -84,6 +84,7 @@ impl Call {
             spare_bytes: draw.of(&[0, 0, 8, 40, 1000]),
             sized: draw.below(4) == 0,
             lends: false,
+            windows: false,
             shared_slots: 0,
             done: draw.of(&[0, 0, 5, (1 << 14) - 1, (1 << 32) - 2]),
             workers: draw.of(&[32, 32, 32, 64]),

@@ -117,13 +117,27 @@ fn what_is_lent_gives_the_oracles_bytes() {
         (Collective::Broadcast, Algorithm::Ring),
         (Collective::AllToAll, Algorithm::Direct),
     ];
-    for seed in 0..30 {
+    for seed in 0..45 {
         let (collective, algorithm) = lending[seed as usize % 3];
         let call = Call::drawn(collective, algorithm, Protocol::Simple, 5_000_000 + seed);
         let Some(mut call) = call else { continue };
-        call.wiring.lends = true;
+        // By address, by window, and by either to some.
+        (call.wiring.lends, call.wiring.windows) =
+            [(true, false), (false, true), (true, true)][seed as usize / 3 % 3];
         call.check().unwrap_or_else(|failed| panic!("{}: {failed:#?}", call.describe()));
     }
+}
+
+#[test]
+fn receivers_look_into_windows_of_senders() {
+    let found = (0..MOST_SEEDS).find(|seed| {
+        let call = Call::drawn(Collective::AllGather, Algorithm::Ring, Protocol::Simple, 5_100_000 + seed);
+        let Some(mut call) = call else { return false };
+        (call.wiring.windows, call.options.plant) = (true, 23);
+        call.check().is_err()
+    });
+    println!("23: receivers look into their own windows: found by seed {found:?}");
+    assert!(found.is_some());
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use ccl_kernels::layout::{
-    DeviceComm, DeviceEdge, DeviceError, Direction, LaunchArgs, NO_EDGE, SharedReader, SharedSlots, bytes_of,
-    edge_index, record_of,
+    DeviceComm, DeviceEdge, DeviceError, Direction, LaunchArgs, NO_EDGE, SharedReader, SharedSlots,
+    WINDOW_SLOTS, bytes_of, edge_index, record_of,
 };
 use ccl_kernels::shape::{self, Protocol};
 use ccl_kernels_emulator::{Emulation, Guarded, Options, Report, Window, kernel};
@@ -24,6 +24,9 @@ pub(crate) struct Wiring {
     pub(crate) sized: bool,
     /// Whether edges are direct and the call lends.
     pub(crate) lends: bool,
+    /// Whether all user memory lies in windows, and the call lends of them: to odd ranks in any case, to even ones if it does not
+    /// lend by address.
+    pub(crate) windows: bool,
     /// Shared slots of each rank and channel, behind multicast memory; 0: there is none.
     pub(crate) shared_slots: u32,
     /// Messages that went before the first.
@@ -51,6 +54,8 @@ struct Seated {
     abort: Guarded<u64>,
     /// What is known of shared slots.
     sharing: Guarded<u64>,
+    /// Where everybody's windows begin.
+    windows: Guarded<u64>,
 }
 
 pub(crate) struct World<'a> {
@@ -79,6 +84,13 @@ impl<'a> World<'a> {
             if stage.seat(rank).is_some() {
                 let seated = world.seat(rank, &memory[rank.index()]);
                 world.seated.push(seated);
+            }
+        }
+        let starts: Vec<_> =
+            world.seated.iter().map(|seated| (seated.rank, address_of(&seated.user))).collect();
+        for seated in &mut world.seated {
+            for (rank, start) in &starts {
+                seated.windows[SLOT * stage.case.n as usize + rank.index()] = *start;
             }
         }
         world
@@ -162,7 +174,8 @@ impl<'a> World<'a> {
         let size = self.arithmetic.dtype.size_bytes();
         let mut user = Guarded::<u8>::new(memory.bytes.len());
         user.copy_from_slice(&memory.bytes);
-        let start = user.addresses().start as u64;
+        let start = address_of(&user);
+        let windows = Guarded::<u64>::new(WINDOW_SLOTS * case.n as usize);
         let (edges, index, tags) = self.edges(rank);
         let scratch = shape::scratch_bytes(seat.program, case.channels, case.chunk_count, size);
         let (scratch, error, abort) = (words(scratch), words(size_of::<DeviceError>()), words(8));
@@ -189,7 +202,8 @@ impl<'a> World<'a> {
             sharing: address(&sharing),
             shared_slots: self.wiring.shared_slots,
             shared_stride_bytes: self.shared_stride() as u32,
-            reserved: [0; 3],
+            windows: address(&windows),
+            reserved: [0; 2],
         };
         let comm = filled(bytes_of(&comm));
         let order = self.plan.order();
@@ -215,11 +229,11 @@ impl<'a> World<'a> {
             element_bytes: size as u32,
             flags: shape::finish_flags(self.arithmetic.op)
                 | if self.wiring.lends { LaunchArgs::LENDS } else { 0 },
-            reserved: 0,
+            windows: if self.wiring.windows { 0x1_0001 * (SLOT as u32 + 1) } else { 0 },
         };
         let blocks = shape::grid_blocks(seat.program, case.channels);
         let kept = vec![comm, edges, index, image, tables, scratch, barriers, served];
-        Seated { rank, user, args, blocks, _kept: kept, error, abort, sharing }
+        Seated { rank, user, args, blocks, _kept: kept, error, abort, sharing, windows }
     }
 
     fn tables(&self, rank: Rank) -> Guarded<u64> {
@@ -306,9 +320,14 @@ impl<'a> World<'a> {
             head: address(&queue.counters) + 256,
             sizes: if self.wiring.sized { address(&queue.sizes) } else { 0 },
             lent: match direction {
-                _ if self.wiring.lends => address(&queue.lent),
+                _ if self.wiring.lends || self.wiring.windows => address(&queue.lent),
                 Direction::Receive if shares => address(&queue.lent),
                 _ => 0,
+            },
+            lends: match direction {
+                Direction::Receive => 0,
+                Direction::Send if self.wiring.windows && to.0 % 2 == 1 => DeviceEdge::BY_WINDOW,
+                Direction::Send => DeviceEdge::BY_ADDRESS | DeviceEdge::BY_WINDOW,
             },
             shared: match direction {
                 _ if !shares => 0,
@@ -347,6 +366,13 @@ fn fill(memory: &mut Guarded<u64>, bytes: &[u8]) {
 fn address(memory: &Guarded<u64>) -> u64 {
     memory.addresses().start as u64
 }
+
+fn address_of(memory: &Guarded<u8>) -> u64 {
+    memory.addresses().start as u64
+}
+
+/// Of windows.
+const SLOT: usize = 5;
 
 /// Where multicast memory is. Nothing is there: only stores to all may go there.
 const WINDOW: usize = 1 << 60;

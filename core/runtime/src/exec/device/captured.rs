@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ccl_cuda::{CaptureInfo, Event, EventKind, PinnedMemory, Stream};
 
 use super::engine::Order;
+use super::leases::Lease;
 use super::two_shot::Places;
 use super::{Opened, failed};
 use crate::error::Result;
@@ -35,7 +36,12 @@ pub(super) struct Used {
     pub(super) tables: Option<PinnedMemory>,
     /// Other ranks' memory stays mapped, although handles go.
     pub(super) places: Places,
+    /// Who may be lent what the send buffer and the receive buffer lie in keeps the way to it.
+    pub(super) _leases: Leases,
 }
+
+/// Of the send buffer's window and of the receive buffer's.
+pub(super) type Leases = [Option<Arc<Lease>>; 2];
 
 /// The last call of its order in a capture: later ones follow it, also on other streams.
 struct Last {

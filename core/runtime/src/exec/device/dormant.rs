@@ -70,6 +70,7 @@ impl DeviceEngine {
             stream.synchronize().map_err(failed)?;
         }
         self.peers.links.clear();
+        self.windows.leases.sweep();
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use ccl_cuda::{DeviceMemory, HostCaching, PinnedMemory, Stream};
-use ccl_kernels::layout::{DeviceEdge, Direction, bytes_of, edge_index};
+use ccl_kernels::layout::{DeviceEdge, Direction, WINDOW_SLOTS, bytes_of, edge_index};
 use ccl_kernels::shape::{EdgeUse, Protocol};
 use ccl_plan::{Channel, Rank};
 
@@ -50,6 +50,8 @@ pub(super) struct Edges {
     table: DeviceMemory,
     /// By [`Purpose`].
     indexes: [DeviceMemory; 2],
+    /// Where windows that are lent begin: see [`Leases`](super::leases::Leases).
+    pub(super) windows: DeviceMemory,
     /// Where other ranks' shared slots are here, if there are any.
     pub(super) copies: Option<Copies>,
     known: HashSet<(Purpose, usize)>,
@@ -72,14 +74,16 @@ impl Edges {
             Ok(memory)
         };
         let indexes = [index(Purpose::Collectives)?, index(Purpose::Messages)?];
+        let windows = opened.memory(n as usize * WINDOW_SLOTS * size_of::<u64>())?;
+        windows.fill(0, stream).map_err(failed)?;
         stream.synchronize().map_err(failed)?;
         let known = HashSet::new();
-        Ok(Edges { me, n, view, table, indexes, copies: None, known, used: 0, pumps: Vec::new() })
+        Ok(Edges { me, n, view, table, indexes, windows, copies: None, known, used: 0, pumps: Vec::new() })
     }
 
     /// All device memory of these tables.
     pub(super) fn memory(&self) -> impl Iterator<Item = &DeviceMemory> {
-        self.indexes.iter().chain([&self.table])
+        self.indexes.iter().chain([&self.table, &self.windows])
     }
 
     /// The edges of a protocol: those that the indexes number.
@@ -115,17 +119,22 @@ impl Edges {
             ends.resize(protocol as usize * size_of::<DeviceEdge>(), 0);
             let (blocks, lends) = match &peers.links[of.peer.index()] {
                 Link::Direct { address, borrows, .. } => {
-                    (self.direct(*address, peers, (protocol, at), of.direction), *borrows)
+                    let by_address = if *borrows { DeviceEdge::BY_ADDRESS } else { 0 };
+                    let blocks = self.direct(*address, peers, (protocol, at), of.direction);
+                    (blocks, by_address | DeviceEdge::BY_WINDOW)
                 }
                 Link::Proxied(_) if protocol == Protocol::Simple => {
-                    (self.proxied(at, of.direction, opened, fabric)?, false)
+                    (self.proxied(at, of.direction, opened, fabric)?, 0)
                 }
                 Link::Proxied(_) => continue,
             };
             let mut edge = device_edge(self.view.shape(protocol), blocks, at, of.direction);
             let words = edge.lent;
-            if !lends {
+            if lends == 0 {
                 edge.lent = 0;
+            }
+            if of.direction == Direction::Send {
+                edge.lends = lends;
             }
             if let (Some(copies), Protocol::Simple, Purpose::Collectives) = (self.copies, protocol, purpose) {
                 match of.direction {

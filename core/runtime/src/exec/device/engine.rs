@@ -14,13 +14,13 @@ use ccl_plan::cost::Multicast;
 use ccl_plan::program::Checked;
 use ccl_plan::{Collective, Rank};
 
-use super::captured::{Captured, Used};
+use super::captured::{Captured, Leases, Used};
 use super::channels::{Channels, DeviceCut};
 use super::dormant::{Dormant, Kept};
 use super::edges::Edges;
 use super::kernels::Kernels;
 use super::launch::{Prepared, StreamPlace};
-use super::lent::{Lending, Registration};
+use super::lent::{self, Lending, Registration};
 use super::peers::{self, Gather, Link, Peers};
 use super::signals::Signals;
 use super::special::OneShot;
@@ -267,6 +267,7 @@ impl DeviceEngine {
             opened,
             is_put_down: false,
         };
+        engine.windows.leases.show_all(&engine.edges.windows, &engine.own_stream)?;
         engine.write_comms()?;
         Ok(engine)
     }
@@ -405,9 +406,8 @@ impl DeviceEngine {
     pub(crate) fn enqueue(&mut self, call: Call, target: Target, fabric: &mut Fabric) -> Result<()> {
         let _relaxed = self.relaxed(&target)?;
         let mut prepared = self.prepare(&call, target.beside, fabric)?;
-        let can = prepared.protocol == Protocol::Simple && call.decision.lendable;
-        prepared.lends = can && self.may_lend(&call, &target);
-        let used = Used { tables: None, places: self.places(&prepared, &call, &target)? };
+        let leases = self.lend(&mut prepared, &call, &target);
+        let used = Used { tables: None, places: self.places(&prepared, &call, &target)?, _leases: leases };
         self.queue.push_back(Queued {
             call,
             gate: None,
@@ -420,15 +420,26 @@ impl DeviceEngine {
         Ok(())
     }
 
-    /// Whether peers may read the call's buffers where they lie. What was copied aside is ours.
-    fn may_lend(&self, call: &Call, target: &Target) -> bool {
-        if is_message(&call.bound) && !target.beside {
-            // It would wait for its receiver, which may first make a call after it.
-            return false;
+    /// Lets peers read the call's buffers where they lie, if that is known to be right. What was copied aside is ours.
+    fn lend(&self, prepared: &mut Prepared, call: &Call, target: &Target) -> Leases {
+        let is_possible = prepared.protocol == Protocol::Simple && call.decision.lendable;
+        // A message beside no others would wait for its receiver, which may first make a call after it.
+        if !is_possible || is_message(&call.bound) && !target.beside {
+            return Leases::default();
         }
         let send = if stages_input(&call.bound) { (0, 0) } else { (call.bound.send.addr(), target.bytes.0) };
         let buffers = [send, (call.bound.recv.addr(), target.bytes.1)].map(|(at, bytes)| (at as u64, bytes));
-        self.lending.may(buffers, target.capture.is_some(), &self.opened, &self.peers)
+        let by_address = self.lending.may(buffers, target.capture.is_some(), &self.opened, &self.peers);
+        let find = |(at, bytes)| if bytes == 0 { None } else { self.windows.leases.find(at, bytes) };
+        let windows = buffers.map(find);
+        let [input, output] =
+            windows.each_ref().map(|window| window.as_ref().map_or(0, |(lease, _)| lease.number()));
+        prepared.lends = by_address.is_some();
+        prepared.windows = output << 16 | input;
+        let mut lent = by_address.unwrap_or_default();
+        lent.extend(windows.iter().flatten().map(|(_, lent)| Arc::clone(lent)));
+        lent::count(lent);
+        windows.map(|window| window.map(|(lease, _)| lease))
     }
 
     /// The windows that a call's buffers lie in, if a kernel goes by that. Blocks for the device.
@@ -448,6 +459,16 @@ impl DeviceEngine {
     /// How many calls a kernel of their own has made between windows.
     pub(crate) fn window_calls(&self) -> u64 {
         self.signals.served()
+    }
+
+    /// Ranks that say when they will not lend a window any more.
+    pub(crate) fn lenders(&self) -> Vec<Rank> {
+        self.windows.leases.lenders().to_vec()
+    }
+
+    /// A rank will not lend this window any more. What is mapped of it goes when the next call is made.
+    pub(crate) fn let_go(&mut self, lender: Rank, window: u32) {
+        self.windows.leases.let_go(lender, window);
     }
 
     /// Registers a buffer of our own, or else a range: see [`Lending`].
@@ -689,6 +710,7 @@ impl DeviceEngine {
 
     /// Sets the abort flag and waits for kernels that run.
     fn stop(&self) {
+        self.windows.leases.silence();
         self.signals.abort();
         for event in self.queue.iter().filter_map(|queued| queued.event.as_ref()) {
             if let Err(error) = event.synchronize() {

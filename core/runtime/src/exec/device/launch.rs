@@ -35,6 +35,8 @@ pub(crate) struct Prepared {
     tables: Option<PinnedMemory>,
     /// Whether peers may read what is sent where it lies.
     pub(super) lends: bool,
+    /// The windows that may be lent of, as [`LaunchArgs::windows`].
+    pub(super) windows: u32,
     /// Where the input is copied first, and how much of it.
     aside: Option<(u64, usize)>,
     /// A kernel that goes before, and may leave nothing to do.
@@ -73,6 +75,7 @@ impl DeviceEngine {
     pub(super) fn prepare(&mut self, call: &Call, beside: bool, fabric: &mut Fabric) -> Result<Prepared> {
         let Call { bound, decision, .. } = call;
         self.captured.take_back().into_iter().for_each(|tables| self.staging.keep_tables(Some(tables)));
+        self.windows.leases.sweep();
         let asked = (bound.collective, bound.dtype, bound.count);
         if let Some(one_shot) = self.one_shot.as_ref().filter(|own| own.serves(asked, decision.algorithm)) {
             let (blocks, threads) = (one_shot.blocks, one_shot.threads);
@@ -111,6 +114,7 @@ impl DeviceEngine {
             shared_bytes: SHARED_BYTES,
             tables,
             lends: false,
+            windows: 0,
             aside,
             before,
         })
@@ -130,6 +134,7 @@ impl DeviceEngine {
             shared_bytes,
             tables: None,
             lends: false,
+            windows: 0,
             aside: None,
             before: None,
         })
@@ -250,7 +255,7 @@ impl DeviceEngine {
             flags: finish_flags(bound.reduce.op())
                 | if prepared.lends { LaunchArgs::LENDS } else { 0 }
                 | if prepared.is_preceded() { LaunchArgs::YIELDS } else { 0 },
-            reserved: 0,
+            windows: prepared.windows,
         }
     }
 
@@ -342,6 +347,7 @@ impl DeviceEngine {
                 sharing: switch.map_or(0, |switch| switch.sharing().address()),
                 shared_slots: switch.map_or(0, |switch| switch.slots().each_channel as u32),
                 shared_stride_bytes: switch.map_or(0, |switch| switch.slots().stride_bytes as u32),
+                windows: self.edges.windows.address(),
                 ..DeviceComm::default()
             });
             let bytes: Vec<u8> = comms.iter().flat_map(bytes_of).copied().collect();

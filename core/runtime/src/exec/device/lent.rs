@@ -2,7 +2,8 @@
 //!
 //! A sender decides alone: it writes into each slot where the payload lies, or that it is in the slot. The kernel ends
 //! when all readers are done. Memory that was not registered is never lent, since a driver may have made it so that other
-//! devices do not reach it; a graph's calls are looked at when they are captured.
+//! devices do not reach it; a graph's calls are looked at when they are captured. Ranks to which addresses mean nothing are lent
+//! what lies in windows: see [`Leases`](super::leases::Leases).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -39,6 +40,19 @@ pub(super) struct Lending {
 }
 
 impl Registration {
+    /// Lends the memory by a window after all.
+    pub(super) fn lend(&mut self) -> &Arc<Lendable> {
+        self.refusal = None;
+        &self.lent
+    }
+
+    /// Notes why a window is not lent either, if nothing of it is.
+    pub(super) fn refuse(&mut self, reason: &str) {
+        if let Some(refusal) = &mut self.refusal {
+            reason.clone_into(refusal);
+        }
+    }
+
     /// Why nothing of this memory is lent; `None` if it is. Calls work all the same.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
@@ -94,36 +108,43 @@ impl Lending {
         Ok(Registration { lent, refusal })
     }
 
-    /// Whether a call with these buffers may lend: both lie in registered memory, or a graph's call in memory that can be.
+    /// What a call with these buffers lends of by address: both lie in registered memory, or a graph's call in memory that can
+    /// be. `None` if it may not.
     pub(super) fn may(
         &self,
         buffers: [(u64, usize); 2],
         is_captured: bool,
         opened: &Opened,
         peers: &Peers,
-    ) -> bool {
+    ) -> Option<Vec<Arc<Lendable>>> {
         if self.known.is_empty() && !is_captured || peers.why_nothing_is_lent(opened).is_some() {
-            return false;
+            return None;
         }
         let found = buffers.map(|(start, bytes)| self.find(start, bytes));
         let lends = buffers.iter().zip(&found).all(|((start, bytes), found)| {
             *bytes == 0 || found.is_some() || is_captured && reaches((*start, *bytes), opened, peers)
         });
-        if lends {
-            let mut found: Vec<_> = found.into_iter().flatten().collect();
-            found.dedup_by(|one, other| Arc::ptr_eq(one, other));
-            found.iter().for_each(|lent| _ = lent.calls.fetch_add(1, Ordering::Relaxed));
-        }
-        lends
+        lends.then(|| found.into_iter().flatten().collect())
     }
 
     fn find(&self, start: u64, bytes: usize) -> Option<Arc<Lendable>> {
-        let holds = |lent: &Arc<Lendable>| {
-            let offset = start.checked_sub(lent.start);
-            offset.is_some_and(|offset| offset.saturating_add(bytes as u64) <= lent.bytes)
-        };
-        self.known.iter().filter_map(Weak::upgrade).find(holds)
+        self.known.iter().filter_map(Weak::upgrade).find(|lent| lent.holds(start, bytes))
     }
+}
+
+impl Lendable {
+    /// Whether some memory lies in it.
+    pub(super) fn holds(&self, start: u64, bytes: usize) -> bool {
+        let offset = start.checked_sub(self.start);
+        offset.is_some_and(|offset| offset.saturating_add(bytes as u64) <= self.bytes)
+    }
+}
+
+/// Counts a call that lends from these, each of which may be there several times.
+pub(super) fn count(mut lent: Vec<Arc<Lendable>>) {
+    lent.sort_unstable_by_key(|lent| Arc::as_ptr(lent).addr());
+    lent.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    lent.iter().for_each(|lent| _ = lent.calls.fetch_add(1, Ordering::Relaxed));
 }
 
 /// Whether the peers that borrow reach memory that nobody has registered.

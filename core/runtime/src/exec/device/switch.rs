@@ -441,7 +441,7 @@ const PROBE: LaunchArgs = LaunchArgs {
     channels: 1,
     element_bytes: 1,
     flags: 0,
-    reserved: 0,
+    windows: 0,
 };
 
 /// The objects of this process's ranks, by a token of rank 0.

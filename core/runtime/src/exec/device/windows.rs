@@ -2,7 +2,8 @@
 //!
 //! Every rank says where its memory is and how other processes open it, maps what the others say, and says what it could not
 //! map. Unless all have all, the memory is used by its own rank alone, as any registered memory. Nobody touches another
-//! rank's memory but in calls that its owner makes with it, so ranks take windows back whenever they like.
+//! rank's memory but in calls that its owner makes with it, so ranks take windows back whenever they like. What they have mapped
+//! of windows that their owners may lend stays until those do not (see [`Leases`]).
 
 use std::sync::{Arc, Weak};
 
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::engine::{DeviceEngine, Registered};
 use super::failed;
+use super::leases::{Asked, Lease, Leases, Notice};
 use super::lent::{Registration, not_its_own, why_not};
 use super::peers::{Gather, Link, bytes, told};
 use super::pieces::{self, Passed, Pieces};
@@ -21,8 +23,8 @@ use crate::error::{Error, Fault, Result};
 /// [`Communicator::register_window`](crate::Communicator::register_window).
 ///
 /// Ranks may drop their handles in any order, at any time, before or after the communicator and the memory. Dropping
-/// one is local: this rank's ways to the others' memory go with it, once its calls under way have ended. Like freeing
-/// device memory, it may wait for the device.
+/// one is local: this rank's ways to the others' memory go with it, once its calls under way have ended, and those that may
+/// lend to it have dropped theirs. Like freeing device memory, it may wait for the device.
 #[derive(Debug)]
 pub struct DeviceWindow {
     mapped: Option<Arc<Mapped>>,
@@ -41,6 +43,8 @@ pub(super) struct Mapped {
     views: Vec<View>,
     /// A buffer of our own stays as long as it is registered.
     _memory: Option<Arc<DeviceMemory>>,
+    /// If this rank may lend it.
+    _lease: Option<Arc<Lease>>,
 }
 
 /// A rank's memory as this one sees it.
@@ -50,7 +54,7 @@ enum View {
     Here(u64),
     Opened(IpcMemory),
     /// Its pieces, and where in them it begins.
-    Mapped(Mapping, u64),
+    Mapped(Arc<Mapping>, u64),
 }
 
 /// The windows of one rank that all ranks reach.
@@ -59,6 +63,7 @@ pub(super) struct Windows {
     /// How many there have been, the same on all ranks.
     registered: u32,
     known: Vec<Weak<Mapped>>,
+    pub(super) leases: Leases,
 }
 
 /// What a rank says of the memory that it registers.
@@ -72,6 +77,7 @@ struct Offer {
     refusal: Option<String>,
     /// Why there is nothing to register.
     mistake: Option<String>,
+    asked: Asked,
 }
 
 /// How other processes come by memory.
@@ -99,8 +105,8 @@ impl DeviceWindow {
         self.mapped.as_ref()?.addresses().nth(rank.index())
     }
 
-    /// What this rank may lend of it to threads of its process, as any registered memory; `None` on a rank that works
-    /// on host memory.
+    /// What this rank may lend of it, as any registered memory: to threads of its process, and, if all ranks reach that of all
+    /// and this is memory in pieces, to all; `None` on a rank that works on host memory.
     pub fn registration(&self) -> Option<&Registration> {
         self.registration.as_ref()
     }
@@ -113,11 +119,17 @@ impl Mapped {
 
     /// Where the memory of each rank begins here.
     pub(super) fn addresses(&self) -> impl Iterator<Item = u64> {
-        self.views.iter().map(|view| match view {
+        self.views.iter().map(View::address)
+    }
+}
+
+impl View {
+    fn address(&self) -> u64 {
+        match self {
             View::Here(address) => *address,
             View::Opened(memory) => memory.address(),
             View::Mapped(pieces, offset_bytes) => pieces.address() + offset_bytes,
-        })
+        }
     }
 }
 
@@ -136,12 +148,10 @@ impl Windows {
         self.known.iter().filter_map(Weak::upgrade).find(holds)
     }
 
-    fn add(&mut self, memory: &Registered<'_>, views: Vec<View>) -> Arc<Mapped> {
-        self.registered += 1;
-        let (start, bytes) = memory.range();
-        let window =
-            Mapped { id: self.registered, start, bytes: bytes as u64, views, _memory: memory.kept() };
-        let window = Arc::new(window);
+    fn add(&mut self, memory: &Registered<'_>, views: Vec<View>, lease: Option<Arc<Lease>>) -> Arc<Mapped> {
+        let ((start, bytes), id) = (memory.range(), self.registered);
+        let bytes = bytes as u64;
+        let window = Arc::new(Mapped { id, start, bytes, views, _memory: memory.kept(), _lease: lease });
         self.known.retain(|known| known.strong_count() > 0);
         self.known.push(Arc::downgrade(&window));
         window
@@ -149,7 +159,7 @@ impl Windows {
 }
 
 /// Registers memory with all ranks, which all call this while no kernel of theirs runs. Blocks until they have. Ranks that
-/// work on host memory (`device` is `None`) take part.
+/// work on host memory (`device` is `None`) take part. By `notice` others hear that this rank will not lend the window any more.
 ///
 /// # Errors
 ///
@@ -158,7 +168,7 @@ impl Windows {
 pub(crate) fn register(
     mut device: Option<&mut DeviceEngine>,
     (me, memory): (Rank, &Registered<'_>),
-    gather: Gather<'_>,
+    (gather, notice): (Gather<'_>, Notice),
 ) -> Result<DeviceWindow> {
     let (registration, mistake) = match registered(device.as_deref_mut(), memory) {
         Ok(registration) => (registration, None),
@@ -167,6 +177,11 @@ pub(crate) fn register(
     };
     let (offer, own) = offer(device.as_deref(), memory, mistake.as_ref())?;
     let offers: Vec<Offer> = told(&gather(bytes(&offer)?)?)?;
+    let asked: Vec<Asked> = offers.iter().map(|offer| offer.asked).collect();
+    if let Some(device) = &mut device {
+        device.windows.leases.heed(&asked);
+        device.windows.leases.sweep();
+    }
     if let Some(mistake) = mistake {
         return Err(mistake);
     }
@@ -182,17 +197,75 @@ pub(crate) fn register(
         (Some(_), Err(reason)) => Err(reason),
         (None, _) => Err(format!("rank {me} works on host memory")),
     };
-    let objections: Vec<Option<String>> = told(&gather(bytes(&views.as_ref().err())?)?)?;
-    let refusal = objections.into_iter().flatten().next();
+    let slot = Asked::slot(&asked);
+    let shown = match (&mut device, &views, &slot) {
+        (Some(device), Ok(views), Ok(Some(slot))) => show(device, *slot, views),
+        (.., Err(reason)) => Err(reason.clone()),
+        _ => Ok(()),
+    };
+    let said: Vec<(Option<String>, Option<String>)> =
+        told(&gather(bytes(&(views.as_ref().err(), shown.err()))?)?)?;
+    let (objections, troubles): (Vec<_>, Vec<_>) = said.into_iter().unzip();
+    let first = |said: Vec<Option<String>>| said.into_iter().flatten().next();
+    let (refusal, trouble) = (first(objections), first(troubles));
     let mut window = DeviceWindow { mapped: None, registration, refusal };
+    if let (None, Some(reason)) = (&window.refusal, &trouble) {
+        tracing::info!(target: "ccl::exec", bytes = memory.range().1, reason, "a window is not lent to all ranks");
+        window.registration.iter_mut().for_each(|registration| registration.refuse(reason));
+    }
     match (device, views, &window.refusal) {
-        (Some(device), Ok(views), None) => window.mapped = Some(device.windows.add(memory, views)),
+        (Some(device), Ok(views), None) => {
+            device.windows.registered += 1;
+            let slot = slot.ok().flatten().filter(|_| trouble.is_none());
+            let registration = window.registration.as_mut();
+            let lease = slot.and_then(|slot| lease(device, (slot, &views, &offers), (registration, notice)));
+            window.mapped = Some(device.windows.add(memory, views, lease));
+        }
         (_, _, reason) => {
             let reason = reason.as_deref().unwrap_or_default();
             tracing::info!(target: "ccl::exec", bytes = memory.range().1, reason, "a window is used locally only");
         }
     }
     Ok(window)
+}
+
+/// Says where everybody's window begins here, for kernels that are lent of it.
+fn show(device: &mut DeviceEngine, slot: usize, views: &[View]) -> Result<(), String> {
+    let starts: Vec<u64> = views.iter().map(View::address).collect();
+    let shown = device.windows.leases.show(slot, &starts, (&device.edges.windows, &device.own_stream));
+    shown.map_err(|error| format!("rank {}: {error}", device.me))
+}
+
+/// Keeps the ways to what others may lend of a new window, and lends this rank's if it would.
+fn lease(
+    device: &mut DeviceEngine,
+    (slot, views, offers): (usize, &[View], &[Offer]),
+    (registration, notice): (Option<&mut Registration>, Notice),
+) -> Option<Arc<Lease>> {
+    let place = (slot, device.windows.registered);
+    for (rank, (view, offer)) in (0..).map(Rank).zip(views.iter().zip(offers)) {
+        if let (View::Mapped(mapping, _), true) = (view, offer.asked.asks) {
+            device.windows.leases.keep(rank, place, Arc::clone(mapping));
+        }
+    }
+    let own = &offers[device.me.index()];
+    let lent = registration.filter(|_| own.asked.asks)?.lend();
+    let maps = |(link, offer): (&Link, &Offer)| match link {
+        Link::Direct { borrows, .. } => !borrows || offer.device != own.device,
+        Link::Proxied(_) => false,
+    };
+    let all = (0..).map(Rank).zip(device.peers.links.iter().zip(offers));
+    let readers = all.filter(|(_, other)| maps(*other)).map(|(rank, _)| rank).collect();
+    Some(device.windows.leases.lease(place, lent, (readers, notice)))
+}
+
+/// Whether some rank that is reached has addresses of its own for this one's memory in pieces.
+fn lends_apart(device: &DeviceEngine) -> bool {
+    let is_reached = |link: &Link| matches!(link, Link::Direct { .. });
+    let is_apart = |link: &Link| matches!(link, Link::Direct { borrows: false, .. });
+    let links = &device.peers.links;
+    links.iter().any(is_apart)
+        || !device.peers.is_one_device && links.iter().filter(|link| is_reached(link)).count() > 1
 }
 
 /// What is registered for this rank alone; nothing on a rank that works on host memory.
@@ -219,7 +292,15 @@ fn offer(
     let (address, length) = memory.range();
     let mistake = mistake.map(|error| error.cause().to_owned());
     let way = Way::Closed("it is not a device's".to_owned());
-    let mut offer = Offer { bytes: length as u64, address, device: [0; 16], way, refusal: None, mistake };
+    let mut offer = Offer {
+        bytes: length as u64,
+        address,
+        device: [0; 16],
+        way,
+        refusal: None,
+        mistake,
+        asked: device.map_or_else(Asked::default, |device| device.windows.leases.asked()),
+    };
     let (Some(device), None) = (device, &offer.mistake) else { return Ok((offer, Vec::new())) };
     let opened = &device.opened;
     let facts = PointerFacts::of(opened.context.driver(), address).map_err(failed)?;
@@ -236,6 +317,7 @@ fn offer(
     match Pieces::under(device, memory.range()) {
         Ok((pieces, own)) => {
             offer.way = Way::Pieces(pieces);
+            offer.asked.asks = !opened.lends_nothing && lends_apart(device);
             Ok((offer, own))
         }
         Err(reason) => {
@@ -300,7 +382,8 @@ fn view(device: &DeviceEngine, rank: Rank, offer: &Offer, passed: &[PhysicalMemo
         (Link::Direct { borrows: true, .. }, _, Way::Pieces(pieces))
             if offer.device != device.opened.uuid =>
         {
-            pieces.map_beside(device, offer.address).map(|mapping| View::Mapped(mapping, pieces.offset_bytes))
+            let mapping = pieces.map_beside(device, offer.address)?;
+            Ok(View::Mapped(Arc::new(mapping), pieces.offset_bytes))
         }
         (Link::Direct { borrows: true, .. }, ..) => Ok(View::Here(offer.address)),
         (Link::Direct { .. }, _, Way::Handle(handle, offset_bytes)) => {
@@ -310,7 +393,8 @@ fn view(device: &DeviceEngine, rank: Rank, offer: &Offer, passed: &[PhysicalMemo
             opened.map(View::Opened).map_err(|error| error.to_string())
         }
         (Link::Direct { .. }, _, Way::Pieces(pieces)) => {
-            pieces.map_apart(device, passed).map(|mapping| View::Mapped(mapping, pieces.offset_bytes))
+            let mapping = pieces.map_apart(device, passed)?;
+            Ok(View::Mapped(Arc::new(mapping), pieces.offset_bytes))
         }
         (Link::Direct { .. }, _, Way::Closed(reason)) => Err(reason.clone()),
     }

@@ -25,6 +25,7 @@ impl Engine {
             return Err(Error::usage(cause, "resume it first").on(self.rank).during(SUSPEND));
         }
         self.finish()?;
+        self.hear_of_windows();
         let objector = self.in_graphs().map_err(|error| self.lost(error, SUSPEND))?;
         if let Some(rank) = objector {
             let cause =

@@ -9,7 +9,7 @@ use super::Engine;
 use super::ending::unlike;
 use crate::error::{Error, Fault, Result};
 use crate::exec::device::{
-    Addresses, Call, DeviceEngine, DeviceWindow, Registered, Registration, Staged, not_of_the_host,
+    Addresses, Call, DeviceEngine, DeviceWindow, Notice, Registered, Registration, Staged, not_of_the_host,
     register_window,
 };
 use crate::exec::host::{Operation, OwnedTables, Poll, Reason, is_message};
@@ -122,11 +122,37 @@ impl Engine {
         self.finish()?;
         let control = Arc::clone(&self.control);
         let gather = |bytes| control.all_gather(bytes);
-        let registered = register_window(self.device.as_deref_mut(), (self.rank, memory), &gather);
+        self.hear_of_windows();
+        let notice = self.notice();
+        let registered = register_window(self.device.as_deref_mut(), (self.rank, memory), (&gather, notice));
         registered.map_err(|error| match error.fault() {
             Fault::Usage => error.on(self.rank).during(REGISTER_WINDOW),
             _ => self.lost(error, REGISTER_WINDOW),
         })
+    }
+
+    /// How others hear that this rank will not lend a window any more.
+    fn notice(&self) -> Notice {
+        let control = Arc::downgrade(&self.control);
+        Box::new(move |readers, window| {
+            let Some(control) = control.upgrade().filter(|control| !control.alarm().raised()) else { return };
+            for rank in readers {
+                // Who does not hear of it keeps what it has until all register again, or its communicator goes.
+                let _ = control.send(*rank, WINDOW_TOPIC, window.to_le_bytes().to_vec());
+            }
+        })
+    }
+
+    /// Lets go of windows that other ranks will not lend any more.
+    pub(super) fn hear_of_windows(&mut self) {
+        let Some(device) = &mut self.device else { return };
+        for rank in device.lenders() {
+            while let Some(bytes) = self.control.try_take(rank, WINDOW_TOPIC) {
+                if let Ok(window) = bytes.as_slice().try_into() {
+                    device.let_go(rank, u32::from_le_bytes(window));
+                }
+            }
+        }
     }
 
     /// Launches what [`Engine::start_at`] queued for the device. Waits for nothing.
@@ -151,6 +177,7 @@ impl Engine {
 
     /// A call of a device rank with what was decided of it, and its number.
     fn number(&mut self, bound: Bound, tables: Option<&Tables<'_>>) -> Result<Call> {
+        self.hear_of_windows();
         let decision = Arc::clone(self.plans.decide(&bound, tables, &mut self.fabric)?);
         let mut owned = OwnedTables::default();
         if let Some(tables) = tables {
@@ -236,5 +263,7 @@ fn no_cuda_stream() -> Error {
     Error::usage("expected a CUDA stream for a rank that works on a device, found a host stream", advice)
 }
 
+/// Under which ranks tell each other of windows that they will not lend any more. No network's.
+const WINDOW_TOPIC: u32 = 0x5700_0000;
 /// What registering a window is called in errors.
 const REGISTER_WINDOW: &str = "register_window";
