@@ -69,6 +69,43 @@ fn engines_agree_where_nothing_is_shared() {
     assert!(points(&uniform)[0].time_us > 1.02 * points(SMALL)[0].time_us);
 }
 
+/// On links that are all alike, and of other nodes than the algorithm would make up for 16 ranks, but for one.
+#[test]
+fn formulas_go_by_the_nodes_of_the_machine() {
+    for per_node in [1, 2, 4, 8] {
+        let time_us = |engine: &str, algorithm: &str| {
+            let text = format!(
+                "engine = \"{engine}\"\ncollective = \"all_reduce\"\nalgorithms = [\"{algorithm}\"]\nranks = [16]\n\
+                 bytes = [64]\nchunk_bytes = \"1M\"\n[machine]\nnodes = 1\ndevices_per_node = {per_node}\n\
+                 nics_per_node = 1\nlocal = {{ latency_us = 2.0, gb_per_s = 10.0 }}\n\
+                 network = {{ latency_us = 2.0, gb_per_s = 10.0 }}\n"
+            );
+            points(&text)[0].time_us
+        };
+        for algorithm in ["two_level", "two_level_halving"] {
+            let [formula, swept] = ["formula", "sweep"].map(|engine| time_us(engine, algorithm));
+            assert!((formula / swept - 1.0).abs() < 0.01, "{algorithm} of {per_node}: {formula} {swept}");
+        }
+    }
+}
+
+#[test]
+fn sizes_are_bounded_however_they_are_written() {
+    let most = 1_u64 << 50;
+    let with = |bytes: &str| Scenario::parse(&SMALL.replace("bytes = [\"64K\"]", bytes));
+    assert!(with(&format!("bytes = [{most}]")).is_ok());
+    for bytes in [
+        format!("bytes = [{}]", most + 1),
+        format!("bytes = [{}]", i64::MAX),
+        "bytes = [\"1048577G\"]".to_owned(),
+        // Of all ranks together.
+        format!("block_bytes = [{}]", most / 12 + 1),
+        format!("chunk_bytes = {}\nbytes = [8]", most + 1),
+    ] {
+        assert!(with(&bytes).unwrap_err().to_string().contains("expected"), "{bytes}");
+    }
+}
+
 /// What the error for a text says.
 fn refusal(text: &str) -> String {
     let scenario = Scenario::parse(text);

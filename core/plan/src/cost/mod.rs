@@ -17,7 +17,7 @@ mod work;
 pub use self::counted::Counted;
 use self::multicast::multicast;
 pub use self::multicast::{Multicast, sends_to_all};
-pub use self::nodes::{Nodes, Traffic};
+pub use self::nodes::{Nodes, Traffic, cost_by_nodes};
 pub use self::shared::SHORT_BYTES;
 use self::shared::shared;
 use self::work::work;

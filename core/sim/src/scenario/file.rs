@@ -180,7 +180,7 @@ pub(super) enum Size {
 impl Size {
     pub(super) fn bytes(&self) -> Result<u64> {
         let text = match self {
-            Size::Number(bytes) => return Ok(*bytes),
+            Size::Number(bytes) => return within(*bytes),
             Size::Text(text) => text,
         };
         let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -199,6 +199,17 @@ impl Size {
             )
         })
     }
+}
+
+/// Refuses more bytes than are exact.
+pub(super) fn within(bytes: u64) -> Result<u64> {
+    if bytes <= MOST_BYTES {
+        return Ok(bytes);
+    }
+    Err(Error::usage(
+        format!("expected at most {MOST_BYTES} bytes, of all blocks together, found {bytes}"),
+        "no call moves as much",
+    ))
 }
 
 /// The machine that a name, or a table with all numbers or with those that differ from a named one, says.

@@ -20,7 +20,7 @@
 
 mod file;
 
-use ccl_plan::cost::{Multicast, Rates, cost, sends_to_all};
+use ccl_plan::cost::{Multicast, Rates, cost, cost_by_nodes, sends_to_all};
 use ccl_plan::machine::{Buffers, Case};
 use ccl_plan::{Algorithm, Channel, Collective, Place, Plan, Rank, Shape, algorithms};
 
@@ -104,7 +104,7 @@ impl Scenario {
         let mut questions = asks.bootstrap();
         for series in asks.series() {
             for ranks in file.ranks.iter().copied() {
-                for bytes in asks.bytes(ranks) {
+                for bytes in asks.bytes(ranks)? {
                     questions.push(asks.question(&series, ranks, bytes)?);
                 }
             }
@@ -197,7 +197,13 @@ impl Setting {
                 shares: false,
                 multicast: if copies { Multicast::from_bytes_on(0) } else { Multicast::NONE },
             };
-            let cost = cost(self.collective, self.algorithm, n, bytes, &rates, self.channels);
+            let cost = match self.goes_by_nodes(n) {
+                true => {
+                    let nodes = (n, self.machine.devices_per_node);
+                    cost_by_nodes(self.algorithm, nodes, bytes, &rates, self.channels)
+                }
+                false => cost(self.collective, self.algorithm, n, bytes, &rates, self.channels),
+            };
             return Ok((rates.time_ns(&cost, self.channels), 0));
         }
         let copies = copies && sends_to_all(self.collective, self.algorithm, n);
@@ -226,6 +232,11 @@ impl Setting {
         Ok((swept.finish_ns, swept.steps))
     }
 
+    /// Whether the plan is that for the machine's nodes.
+    fn goes_by_nodes(&self, n: u32) -> bool {
+        self.algorithm.is_two_level() && self.host.is_none() && n > self.machine.devices_per_node
+    }
+
     fn job(&self, n: u32, bytes: u64) -> Result<Job> {
         let Setting { collective, algorithm, .. } = *self;
         let plan = Plan::new(collective, algorithm, n).ok_or_else(|| {
@@ -236,8 +247,8 @@ impl Setting {
             )
         })?;
         let per_node = self.machine.devices_per_node;
-        let by_nodes = algorithm.is_two_level() && self.host.is_none() && n > per_node;
-        let plan = if by_nodes { plan.clone().with_bundle(per_node).unwrap_or(plan) } else { plan };
+        let plan =
+            if self.goes_by_nodes(n) { plan.clone().with_bundle(per_node).unwrap_or(plan) } else { plan };
         let role = plan.role(Place(n / 2), Place(self.root.0));
         let widest = plan.program_of(role).check(n).map_or(1, |program| program.widest());
         let elements = bytes as usize / self.element_bytes;
@@ -314,9 +325,9 @@ impl<'a> Asks<'a> {
         self.file.algorithms.iter().map(plain).chain(self.file.series.iter().cloned()).collect()
     }
 
-    fn bytes(&self, ranks: u32) -> Vec<u64> {
+    fn bytes(&self, ranks: u32) -> Result<Vec<u64>> {
         let times = if self.file.bytes.is_empty() { u64::from(ranks) } else { 1 };
-        self.sizes.iter().map(|bytes| bytes * times).collect()
+        self.sizes.iter().map(|bytes| file::within(bytes.saturating_mul(times))).collect()
     }
 
     fn bootstrap(&self) -> Vec<Question> {

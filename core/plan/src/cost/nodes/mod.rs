@@ -33,7 +33,7 @@ mod tests;
 
 use alloc::vec::Vec;
 
-use super::{Counts, Load, Rates, pushed, two_levels};
+use super::{Cost, Counts, Load, Rates, pushed, two_levels};
 use crate::algo::Algorithm;
 use crate::collective::Collective;
 
@@ -78,6 +78,23 @@ struct Fill {
     share: f64,
     far: f64,
     near: f64,
+}
+
+/// As [`cost`](super::cost) of an algorithm that goes by nodes, for nodes of `per_node` ranks each, on links that are all alike and
+/// with a core for each rank. There it makes its own nodes up.
+pub fn cost_by_nodes(
+    algorithm: Algorithm,
+    (n, per_node): (u32, u32),
+    bytes: u64,
+    rates: &Rates,
+    channels: u16,
+) -> Cost {
+    if n < 2 || !algorithm.takes_bundle(n, per_node) {
+        return Cost::default();
+    }
+    let load = Load { n, bytes, pass_bytes: rates.chunk_bytes.max(1) * u64::from(channels.max(1)) };
+    let path = two_levels(&load, algorithm, (per_node, per_node, n / per_node));
+    Cost { path, all: Counts::default(), waits: path.messages, bytes: bytes as f64 }
 }
 
 impl Nodes {
