@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(short = 'i', long, value_name = "SIZE", value_parser = parse_bytes, conflicts_with = "stepfactor")]
     stepbytes: Option<u64>,
     /// Each size is the one before times this [default: 2]
-    #[arg(short = 'f', long, value_name = "FACTOR")]
+    #[arg(short = 'f', long, value_name = "FACTOR", value_parser = parse_factor)]
     stepfactor: Option<f64>,
     /// Exact counts of elements instead of sizes
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count,
@@ -216,7 +216,7 @@ impl Args {
         let default_placements = if self.json { Placements::OutOfPlace } else { Placements::Both };
         Ok(Options {
             operations: self.operations()?,
-            sizes: self.sizes(),
+            sizes: self.sizes()?,
             dtypes: self.dtypes()?,
             reduces: self.reduces()?,
             roots: self.root,
@@ -273,9 +273,20 @@ impl Args {
         each(&names, &Operation::all(), |name| name.parse().ok(), Operation::name)
     }
 
-    fn sizes(&self) -> Sizes {
+    fn sizes(&self) -> Result<Sizes> {
         if !self.counts.is_empty() {
-            return Sizes::Counts(self.counts.clone());
+            return Ok(Sizes::Counts(self.counts.clone()));
+        }
+        let grows = self.stepbytes.is_some() || self.stepfactor.is_some();
+        let is_list = self.minbytes.len() > 1 || (self.minbytes.len() == 1 && self.maxbytes.is_none());
+        if is_list && (grows || self.maxbytes.is_some()) {
+            return Err(Error::usage(
+                format!(
+                    "expected all sizes in -b, or one with -e and the growth behind it, found {} in -b",
+                    self.minbytes.len()
+                ),
+                "leave out -e, -f and -i beside a list; give -e to have a range",
+            ));
         }
         let growth = match (self.stepbytes, self.stepfactor) {
             (Some(step), _) => Growth::Step(step),
@@ -287,7 +298,7 @@ impl Args {
             ([first], Some(last)) => range(*first, last, growth),
             (list, _) => list.to_vec(),
         };
-        Sizes::Bytes(sizes)
+        Ok(Sizes::Bytes(sizes))
     }
 }
 
@@ -349,6 +360,12 @@ fn parse_roots(text: &str) -> Result<Roots, String> {
             .map(|rank| Roots::One(Rank(rank)))
             .map_err(|_| format!("expected a rank or `all`, found `{text}`")),
     }
+}
+
+/// A factor by which sizes grow.
+fn parse_factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor > 1.0);
+    factor.ok_or_else(|| format!("expected a factor above 1, found `{text}`"))
 }
 
 /// A count: a number, K and M being binary multiples, plus a number, as in `1M+3`.
@@ -452,6 +469,15 @@ mod tests {
             "all_reduce -o mean",
             "all_reduce -n 0",
             "all_reduce -b 8 --counts 1",
+            "all_reduce -b 8,64 -e 1M",
+            "all_reduce -b 8,64 -f 4",
+            "all_reduce -b 8,64 -i 8",
+            "all_reduce -b 8 -f 4",
+            "all_reduce -b 8 -e 64 -f 1",
+            "all_reduce -b 8 -e 64 -f 0.5",
+            "all_reduce -b 8 -e 64 -f nan",
+            "all_reduce -b 8 -e 64 -f inf",
+            "all_reduce -b 8 -e 64 -f -2",
             "all_reduce --iters 3 -t 1",
             "all_reduce -r -1",
             "all_reduce -G 0",
