@@ -9,10 +9,15 @@ use ccl::{Error, Result};
 use super::session::{Cell, Entry};
 
 /// Puts the rules that follow from `cells` into a file, in place of those it has for the same links and number
-/// of ranks, and what links cost. Other rules, and what it says of other links, stay.
-pub(super) fn write(file: &Path, link: TunedLink, n: u32, cells: &[Cell]) -> Result<()> {
+/// of ranks, and what links cost. Other rules, and what it says of other links, stay, unless it is another machine's:
+/// then nothing does, and that machine is returned.
+pub(super) fn write(file: &Path, link: TunedLink, n: u32, cells: &[Cell]) -> Result<Option<String>> {
     let reach = link.reach;
-    let mut tuning = if file.exists() { Tuning::read(file)? } else { Tuning::default() };
+    let found = if file.exists() { Tuning::read(file)? } else { Tuning::default() };
+    let (mut tuning, other) = match found.machine.is_empty() || found.machine == Tuning::machine() {
+        true => (found, None),
+        false => (Tuning::default(), Some(found.machine)),
+    };
     let measured = |rule: &TunedRule| {
         let same = rule.reach == Some(reach) && rule.ranks == Some(n);
         same && cells.iter().any(|cell| cell.collective.name() == rule.collective)
@@ -30,7 +35,8 @@ pub(super) fn write(file: &Path, link: TunedLink, n: u32, cells: &[Cell]) -> Res
     }
     // Whoever reads it meanwhile finds the old file or the new one.
     let beside = file.with_extension(format!("{}.new", std::process::id()));
-    fs::write(&beside, tuning.to_toml()).and_then(|()| fs::rename(&beside, file)).map_err(failed)
+    fs::write(&beside, tuning.to_toml()).and_then(|()| fs::rename(&beside, file)).map_err(failed)?;
+    Ok(other)
 }
 
 /// The rules, for everything that was measured: a choice that is as good as any other is written down too, since the
@@ -137,6 +143,39 @@ mod tests {
         assert_eq!(found.links, [link(3.0, Some(7.0))]);
         assert_eq!(found.machine, Tuning::machine());
         assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn nothing_of_another_machine_is_taken_for_this_one() {
+        use Algorithm::{Direct, Ring};
+        let folder = std::env::temp_dir().join(format!("ccl-ladder-other-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("tuning.toml");
+        let link = |reach| TunedLink {
+            reach,
+            alpha_ns: Some(1.0),
+            switch_ns: None,
+            message_ns: None,
+            move_ns: None,
+            beta_ns_per_byte: None,
+            gamma_ns_per_byte: None,
+        };
+        let cells = [cell(8, [(Direct, 9.0), (Ring, 2.0)])];
+        let theirs = |machine: &str| Tuning {
+            machine: machine.into(),
+            links: vec![link(Reach::Network)],
+            rules: rules((Reach::Network, 2), &cells),
+        };
+        fs::write(&file, theirs("another").to_toml()).unwrap();
+        assert_eq!(write(&file, link(Reach::Memory), 4, &cells).unwrap().as_deref(), Some("another"));
+        let found = Tuning::read(&file).unwrap();
+        assert_eq!((found.machine, found.links), (Tuning::machine(), vec![link(Reach::Memory)]));
+        assert_eq!(found.rules, rules((Reach::Memory, 4), &cells));
+        // What names no machine was written for whoever uses it.
+        fs::write(&file, theirs("").to_toml()).unwrap();
+        assert_eq!(write(&file, link(Reach::Memory), 4, &cells).unwrap(), None);
+        assert_eq!(Tuning::read(&file).unwrap().links.len(), 2);
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -174,9 +174,12 @@ fn join(args: &Args, job: &Job, config: &Config) -> Result<ExitCode> {
             status = ExitCode::from(TOO_SLOW as u8);
         }
         if let (Some(link), Some(file)) = (link, &out) {
-            ladder::write(file, link, comm.size(), &cells)?;
+            let other = ladder::write(file, link, comm.size(), &cells)?;
             if !args.json {
-                text::print(&format!("{}written to {}\n\n", told(&link), file.display()))?;
+                let lost = other.map_or(String::new(), |machine| {
+                    format!("left out what the file held: it was measured on another machine, {machine}\n")
+                });
+                text::print(&format!("{}{lost}written to {}\n\n", told(&link), file.display()))?;
             }
         }
     }
