@@ -147,6 +147,14 @@ impl<'a> Checker<'a> {
                 sum += of_reference;
             }
             require(sum <= MAX_EXPR_TERMS, None, "expressions of at most 16 terms", || format!("{sum}"))?;
+            if let Expr::Affine { root, .. } = expr {
+                let collective = self.program.collective;
+                let names_root =
+                    collective.rooted() || matches!(collective, Collective::Send | Collective::Recv);
+                require(names_root || *root == 0, None, "no root where calls name none", || {
+                    format!("{id}: {root} times root in {collective}")
+                })?;
+            }
             if let Expr::Div(_, by) | Expr::Mod(_, by) = expr {
                 require(*by >= 1, None, "a divisor of at least 1", || by.to_string())?;
             }
@@ -273,7 +281,7 @@ impl<'a> Checker<'a> {
             return self.index(at, m.extent.index, limit, "a chunk or block", scope);
         };
         for id in [m.extent.index, span] {
-            self.known(at, id)?;
+            self.known(at, id, scope)?;
         }
         if let Some(stride) = m.extent.stride {
             return self.spread(at, m, span, stride, scope);
@@ -297,7 +305,7 @@ impl<'a> Checker<'a> {
             format!("{:?} in {}", m.extent.of, self.program.collective)
         })?;
         for id in [Some(stride.every), stride.run].into_iter().flatten() {
-            self.known(at, id)?;
+            self.known(at, id, scope)?;
         }
         self.index(at, m.extent.index, self.n, "a block", scope)?;
         let span = self.interval(span, scope).max.clamp(0, self.n);
@@ -407,15 +415,23 @@ impl<'a> Checker<'a> {
     }
 
     fn index(&self, at: usize, id: ExprId, limit: i64, what: &str, scope: &Scope) -> Verdict {
-        self.known(at, id)?;
+        self.known(at, id, scope)?;
         let Interval { min, max } = self.interval(id, scope);
         require(scope.dead() || (0 <= min && max < limit), Some(at), &format!("{what} in 0..{limit}"), || {
             format!("{min}..={max}")
         })
     }
 
-    fn known(&self, at: usize, id: ExprId) -> Verdict {
-        require(usize::from(id) < self.program.exprs.len(), Some(at), "a known expression", || id.to_string())
+    /// An expression that is there, and whose value and all on the way to it fit, so that evaluation never wraps.
+    fn known(&self, at: usize, id: ExprId, scope: &Scope) -> Verdict {
+        let Some(expr) = self.program.exprs.get(usize::from(id)) else {
+            return refuse(Some(at), "a known expression", id.to_string());
+        };
+        let values = self.interval(id, scope);
+        require(scope.dead() || values.fits(MOST_VALUE), Some(at), "values from -2^62 to 2^62", || {
+            format!("{}..={} for {expr:?}", values.min, values.max)
+        })?;
+        expr.references().try_for_each(|reference| self.known(at, reference, scope))
     }
 
     fn bound(&self, bound: &Bound, scope: &Scope) -> Interval {
@@ -512,7 +528,7 @@ impl Interval {
 
     fn low_bit(self) -> Interval {
         let single = self.min == self.max && self.min > i64::MIN;
-        let most = if self.min < 0 { i64::MAX } else { self.max };
+        let most = if self.min < 0 { self.max.max(self.min.saturating_neg()) } else { self.max };
         if single {
             Interval::exactly(self.min & self.min.wrapping_neg())
         } else {
@@ -523,11 +539,22 @@ impl Interval {
     /// What is not negative has no bits that the other could add.
     fn and(self, other: Interval) -> Interval {
         match (self.min >= 0, other.min >= 0) {
-            (false, false) => Interval { min: i64::MIN, max: i64::MAX },
+            (false, false) => self.signed(other),
             (true, false) => Interval { min: 0, max: self.max },
             (false, true) => Interval { min: 0, max: other.max },
             (true, true) => Interval { min: 0, max: self.max.min(other.max) },
         }
+    }
+
+    /// What is made of the bits of both has no more of them than the longer.
+    fn signed(self, other: Interval) -> Interval {
+        let bits = |value: i64| 64 - (if value < 0 { !value } else { value }).leading_zeros();
+        let most = [self.min, self.max, other.min, other.max].map(bits).into_iter().max().unwrap_or(63);
+        let beyond = 1_i64.checked_shl(most).filter(|_| most < 63);
+        beyond.map_or(Interval { min: i64::MIN, max: i64::MAX }, |beyond| Interval {
+            min: -beyond,
+            max: beyond - 1,
+        })
     }
 
     /// Powers grow with their exponent, but for those that do not fit.
@@ -547,7 +574,7 @@ impl Interval {
     fn xor(self, other: Interval) -> Interval {
         let top = self.max.max(other.max);
         if self.min < 0 || other.min < 0 {
-            return Interval { min: i64::MIN, max: i64::MAX };
+            return self.signed(other);
         }
         let max = (1_i64 << (63 - top.leading_zeros().min(63))).saturating_mul(2) - 1;
         Interval { min: 0, max: if top == 0 { 0 } else { max } }
@@ -564,6 +591,8 @@ fn refuse<T>(instruction: Option<usize>, expected: &str, found: String) -> Verdi
 
 /// Most ranks that a program may be checked for.
 pub const MAX_RANKS: u32 = 1 << 20;
+/// What no value may exceed, of either sign: the sum of two of them still fits.
+const MOST_VALUE: i64 = 1 << 62;
 /// Most bytes of a program's binary form.
 pub const MAX_BINARY_BYTES: usize = 4096;
 /// Most terms in one expression, those of its references included.
@@ -689,6 +718,65 @@ mod tests {
         let program = b.finish();
         assert!(program.clone().check(1).is_ok());
         assert!(program.check(9).is_ok());
+    }
+
+    #[test]
+    fn values_that_would_wrap_are_refused() {
+        let check = |collective, build: &dyn Fn(&mut Builder) -> crate::program::builder::Index| {
+            let mut b = Builder::new("test", collective, Chunks::N);
+            let chunk = build(&mut b);
+            b.lane(|l| l.fold([input()]).into([output()]).chunk(chunk));
+            b.finish().check(4).map(drop).map_err(|error| error.to_string())
+        };
+        let id = |index| match index {
+            crate::program::builder::Index::Expr(id) => id,
+            _ => unreachable!(),
+        };
+        let multiple = |b: &mut Builder, factors: &[i32]| {
+            let first = b.expr(Expr::rank_plus(0));
+            factors.iter().fold(id(first), |of, factor| {
+                let index = b.expr(Expr::Mul(of, *factor));
+                id(index)
+            })
+        };
+        // The same chunks, by way of values that fit and of some that do not.
+        for (factors, fits) in [(&[1 << 30, 1 << 30][..], true), (&[1 << 30, 1 << 30, 8], false)] {
+            let found = check(Collective::AllReduce, &|b| {
+                let of = multiple(b, factors);
+                b.expr(Expr::ModN(of))
+            });
+            assert_eq!(found.is_ok(), fits, "{factors:?}: {found:?}");
+            assert!(fits || found.unwrap_err().contains("values from -2^62 to 2^62"));
+        }
+        // Bits of small values of either sign are few.
+        let bits = check(Collective::AllReduce, &|b| {
+            let below = b.expr(Expr::Affine {
+                constant: -2,
+                rank: 1,
+                root: 0,
+                n: 0,
+                vars: [0; 3],
+                modulo: Modulo::None,
+            });
+            let place = b.expr(Expr::rank_plus(0));
+            let [both, either] = [Expr::And(id(below), id(below)), Expr::Xor(id(below), id(place))];
+            let (both, either) = (b.expr(both), b.expr(either));
+            let sum = b.expr(Expr::Add(id(both), id(either)));
+            b.expr(Expr::ModN(id(sum)))
+        });
+        assert_eq!(bits, Ok(()));
+    }
+
+    #[test]
+    fn a_root_is_only_where_calls_name_one() {
+        let check = |collective| {
+            let mut b = Builder::new("test", collective, Chunks::N);
+            let root = b.expr(Expr::root());
+            b.lane(|l| l.fold([input()]).into([output()]).chunk(root));
+            b.finish().check(4).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(Collective::Broadcast), Ok(()));
+        assert!(check(Collective::AllReduce).unwrap_err().contains("no root where calls name none"));
     }
 
     #[test]

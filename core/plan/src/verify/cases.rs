@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
-use crate::algo::algorithms;
+use crate::algo::{Algorithm, algorithms};
 use crate::collective::{Collective, Shape};
 use crate::ids::{Place, Rank};
 use crate::machine::{Blocks, Buffers, Case};
@@ -52,6 +52,12 @@ pub fn cases(plan: &Plan, depth: Depth) -> Vec<Case> {
     cases
 }
 
+/// The most telling case with this root or peer.
+pub fn case_at(plan: &Plan, root: Rank) -> Case {
+    let counts = counts(plan);
+    base(plan, counts.get(counts.len() / 2).copied().unwrap_or(0), root)
+}
+
 /// Everything with everything.
 fn crossed(plan: &Plan) -> Vec<Case> {
     let mut cases = Vec::new();
@@ -85,7 +91,7 @@ fn axes(plan: &Plan) -> Vec<Case> {
     cases.extend(CHANNELS.map(|channels| Case { channels, ..at(largest) }));
     cases.extend(SLOTS.map(|slots| Case { slots, channels: 3, ..at(largest) }));
     cases.extend(SLOTS.map(|slots| Case { slots, ..at(middle) }));
-    cases.extend(roots.iter().map(|root| base(plan, middle, *root)));
+    cases.extend(roots.iter().map(|root| case_at(plan, *root)));
     cases.extend(placements(plan).iter().map(|buffers| Case {
         buffers: *buffers,
         channels: 2,
@@ -162,6 +168,8 @@ fn roots(plan: &Plan, all: bool) -> Vec<Rank> {
     let mut roots = match () {
         () if !has_root => [0].to_vec(),
         () if all && n <= 5 => (0..n).collect(),
+        // Nobody else has tried the others. Where ranks are many each is tried when it is first used.
+        () if plan.algorithm() == Algorithm::User && n <= EVERY_ROOT_RANKS => (0..n).collect(),
         () => [0, n / 2, n - 1].to_vec(),
     };
     roots.dedup();
@@ -182,9 +190,32 @@ fn placements(plan: &Plan) -> &'static [Buffers] {
 
 /// Up to here every axis is crossed with every other.
 const CROSS_RANKS: u32 = 12;
+/// Up to here programs of the user's are walked from every root.
+const EVERY_ROOT_RANKS: u32 = 32;
 /// Up to here every count below n is walked.
 const TAIL_RANKS: usize = 8;
 /// So small that a few elements make several passes.
 const CHUNK_COUNT: usize = 4;
 const CHANNELS: [u16; 4] = [1, 2, 3, 8];
 const SLOTS: [usize; 3] = [1, 2, 8];
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn programs_of_the_user_s_are_walked_from_every_root() {
+        for (n, depth, walked) in [(7, Depth::Each, 7), (13, Depth::Full, 13), (33, Depth::Each, 3)] {
+            let known = Plan::new(Collective::Broadcast, Algorithm::Ring, n).unwrap();
+            let roots = |plan: &Plan| -> BTreeSet<Rank> {
+                cases(plan, depth).into_iter().map(|case| case.root).collect()
+            };
+            assert_eq!(roots(&known).len(), 3, "{n}");
+            let own = Plan::of_program(known.program(Place(0), Place(0)), n).unwrap();
+            assert_eq!(roots(&own).len(), walked, "{n}");
+            assert_eq!(case_at(&own, Rank(2)).root, Rank(2));
+        }
+    }
+}

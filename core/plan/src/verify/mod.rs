@@ -18,7 +18,7 @@ use alloc::string::String;
 use core::fmt;
 use core::ops::AddAssign;
 
-pub use self::cases::{Depth, cases, plans};
+pub use self::cases::{Depth, case_at, cases, plans};
 pub use self::large::{Budget, LARGE, LargeReport, Method, verify_large};
 use crate::algo::Algorithm;
 use crate::collective::Collective;
