@@ -27,6 +27,34 @@ fn messages_in_any_order_within_a_group() {
 }
 
 #[test]
+fn a_message_to_oneself_where_all_others_are_reached_over_a_network() {
+    let config = Config::from_vars([("CCL_SHM_DISABLE", "1"), ("CCL_TIMEOUT", "20s")]).unwrap();
+    let run = |comm: &ccl::Communicator, count: usize| {
+        let me = comm.rank();
+        let (sent, mut received) = (vec![me.0 + 7; count], vec![0_u32; count]);
+        group(|group| {
+            group.add(comm, Request::send(&sent, me));
+            group.add(comm, Request::recv(&mut received, me));
+            Ok(())
+        })?;
+        assert_eq!(sent, received);
+        // And to others as before, in slots of the network's length.
+        let peer = Rank(1 - me.0);
+        group(|group| {
+            group.add(comm, Request::send(&sent, peer));
+            group.add(comm, Request::recv(&mut received, peer));
+            Ok(())
+        })?;
+        assert!(received.iter().all(|value| *value == peer.0 + 7), "{count}");
+        Ok(())
+    };
+    local::run_with(&config, 2, |comm| {
+        [1, 70_000, 3 << 20].into_iter().try_for_each(|count| run(&comm, count))
+    })
+    .unwrap();
+}
+
+#[test]
 fn several_messages_between_two_ranks_keep_their_order() {
     local::run(2, |comm| {
         let peer = Rank(1 - comm.rank().0);

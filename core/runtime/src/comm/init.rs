@@ -190,10 +190,10 @@ impl Communicator {
         let selection = plans::tuned_selection((config, channels), n, links, (whole, near), &tuning)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
         let direct = if all.used { Direct::Never } else { direct };
-        let slot_bytes = match &device {
-            Some(device) => device.slot_bytes(),
+        let own_slot_bytes = device.as_ref().map_or_else(|| fabric.slot_bytes(), |device| device.slot_bytes());
+        let slot_bytes = match device {
             None if network_only => fabric.net_slot_bytes(),
-            None => fabric.slot_bytes(),
+            _ => own_slot_bytes,
         };
         let chunk_bytes = chunk_bytes.min(slot_bytes);
         let (lends_on_the_way, mapped_bytes) =
@@ -205,7 +205,8 @@ impl Communicator {
             None if !all.used && cores > 0 => Room::Many,
             _ => Room::Other,
         };
-        let cut = Cut { slot_bytes, chunk_bytes, room, direct, lends_on_the_way, mapped_bytes };
+        let cut =
+            Cut { slot_bytes, own_slot_bytes, chunk_bytes, room, direct, lends_on_the_way, mapped_bytes };
         let mapped = fabric.one_process() && mapped_bytes > 0;
         let selection = if asks {
             let comm = (rank, n, fabric.number()?);

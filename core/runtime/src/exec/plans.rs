@@ -313,10 +313,12 @@ impl Plans {
         // Blocks of uneven calls differ between ranks, so none may decide the chunk.
         let count = if uneven { usize::MAX / size } else { key.count };
         let advised = self.selection_at(key.level)?.advice_on(key.collective, bytes).copied();
-        let chunk_bytes = self.cut.chunk_bytes_by(advised);
+        let message = matches!(key.collective, Collective::Send | Collective::Recv);
+        let cut = if message && root == self.rank { self.cut.to_oneself() } else { self.cut };
+        let chunk_bytes = cut.chunk_bytes_by(advised);
         let (chunk_count, lending) = self.chunk_count(
             &known,
-            (&choice, chunk_bytes),
+            (&choice, &cut, chunk_bytes),
             count,
             size,
             known.lendable.under(key.reduce_op),
@@ -473,7 +475,7 @@ impl Plans {
     fn chunk_count(
         &self,
         known: &Known,
-        (choice, chunk_bytes): (&Choice, usize),
+        (choice, cut, chunk_bytes): (&Choice, &Cut, usize),
         count: usize,
         size: usize,
         lendable: Lent,
@@ -484,34 +486,31 @@ impl Plans {
             if whole { program.chunks.of(self.n).max(1) } else { 1 } * usize::from(choice.channels.max(1));
         let share = count.div_ceil(parts);
         let share_bytes = share.saturating_mul(size);
-        let slot = self.cut.slot_bytes / size / known.widest;
+        let slot = cut.slot_bytes / size / known.widest;
         if slot == 0 {
             let least = known.widest * size;
             return Err(Error::usage(
-                format!(
-                    "expected slots of {least} bytes for {}, found {}",
-                    program.name, self.cut.slot_bytes
-                ),
+                format!("expected slots of {least} bytes for {}, found {}", program.name, cut.slot_bytes),
                 "raise CCL_BUFFSIZE, or leave the algorithm out by CCL_ALGO",
             ));
         }
         // What is shorter than the least that is read must fit a slot.
-        let direct = self.read(program.collective, share_bytes).map(|from| from.min(self.cut.slot_bytes));
+        let direct = self.read(program.collective, share_bytes).map(|from| from.min(cut.slot_bytes));
         let message = matches!(program.collective, Collective::Send | Collective::Recv);
-        let piece_bytes = match chunk_bytes == self.cut.chunk_bytes {
-            true => self.cut.piece_bytes(program.collective, share_bytes),
+        let piece_bytes = match chunk_bytes == cut.chunk_bytes {
+            true => cut.piece_bytes(program.collective, share_bytes),
             false => chunk_bytes,
         };
         let (most, chunk_bytes, lending) = match (direct, lendable) {
             (Some(from), Lent::All) if message && share_bytes >= LONG_MESSAGE_BYTES => {
-                (slot, self.cut.slot_bytes, Lending::UnlessAlone { from })
+                (slot, cut.slot_bytes, Lending::UnlessAlone { from })
             }
             (Some(from), Lent::All) => {
                 let bytes = if program.scratch_chunks > 0 { DIRECT_SCRATCH_BYTES } else { DIRECT_BYTES };
                 (usize::MAX, bytes, Lending::Everything { from })
             }
             // Nothing is folded, so all that is longer than a slot is lent.
-            (None, Lent::All) if self.cut.lends_on_the_way && !program.collective.reduces() => {
+            (None, Lent::All) if cut.lends_on_the_way && !program.collective.reduces() => {
                 (usize::MAX, LONGEST_LENT_BYTES, Lending::Nothing)
             }
             (_, Lent::Never) => (slot, piece_bytes / known.widest, Lending::Never),

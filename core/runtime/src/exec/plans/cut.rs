@@ -8,6 +8,8 @@ use ccl_plan::select::Advised;
 pub(crate) struct Cut {
     /// What a slot holds.
     pub(crate) slot_bytes: usize,
+    /// What a slot in memory holds, through which a rank reaches itself however it reaches others.
+    pub(crate) own_slot_bytes: usize,
     /// Longer chunks are cut: copies of one rank then overlap with those of the next.
     pub(crate) chunk_bytes: usize,
     /// How much room ranks have, where that decides how a length is best cut.
@@ -21,6 +23,13 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
+    /// How a message to oneself may be cut.
+    pub(super) fn to_oneself(self) -> Cut {
+        let slot_bytes = self.own_slot_bytes;
+        let chunk_bytes = self.chunk_bytes.min(slot_bytes);
+        Cut { slot_bytes, chunk_bytes, lends_on_the_way: false, ..self }
+    }
+
     /// Bytes to cut at: a tuner's wish, as far as slots and cache lines let it be had.
     pub(super) fn chunk_bytes_by(&self, advised: Option<Advised>) -> usize {
         let wish = advised.map_or(0, |advised| advised.chunk_bytes);
@@ -108,7 +117,15 @@ mod tests {
     fn pieces(room: Room, collective: Collective, share_bytes: usize) -> usize {
         let (slot_bytes, chunk_bytes) = (64 << 10, 32 << 10);
         let direct = Direct::Never;
-        let cut = Cut { slot_bytes, chunk_bytes, room, direct, lends_on_the_way: false, mapped_bytes: 0 };
+        let cut = Cut {
+            slot_bytes,
+            own_slot_bytes: slot_bytes,
+            chunk_bytes,
+            room,
+            direct,
+            lends_on_the_way: false,
+            mapped_bytes: 0,
+        };
         cut.piece_bytes(collective, share_bytes)
     }
 
