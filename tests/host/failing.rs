@@ -235,6 +235,46 @@ fn usage_errors_leave_the_communicator_whole() {
     .unwrap();
 }
 
+/// Other ranks make no group, so whatever was launched would be taken for the call after it.
+#[test]
+fn a_usage_error_in_a_group_launches_none_of_its_calls() {
+    local::run_with(&config(), 2, |comm| {
+        comm.barrier()?;
+        let alone = Communicator::alone(&config())?;
+        let (mut sum, mut short, mut kept) = ([1_u32; 4], [0_u8; 3], [9_u8; 2]);
+        if comm.rank() == Rank(0) {
+            let refused = ccl::group(|group| {
+                group.add(&comm, Request::all_reduce_in_place(&mut sum, ReduceOp::Sum));
+                group.add(&comm, Request::broadcast(&mut short, Rank(2)));
+                Ok(())
+            });
+            let error = refused.unwrap_err();
+            assert_eq!(error.fault(), &Fault::Usage, "{error}");
+            assert!(error.to_string().contains("below 2"), "{error}");
+            // Of another communicator than the one whose call is refused.
+            let refused = ccl::group(|group| {
+                group.add(&alone, Request::all_gather(&[5_u8; 2], &mut kept));
+                group.add(&comm, Request::broadcast(&mut short, Rank(3)));
+                Ok(())
+            });
+            assert!(refused.unwrap_err().to_string().contains("below 2"));
+            assert_eq!(kept, [9; 2]);
+            // And of one that takes no calls now.
+            alone.suspend()?;
+            let refused = ccl::group(|group| {
+                group.add(&comm, Request::all_reduce_in_place(&mut sum, ReduceOp::Sum));
+                group.add(&alone, Request::all_gather(&[5_u8; 2], &mut kept));
+                Ok(())
+            });
+            assert_eq!(refused.unwrap_err().fault(), &Fault::Usage);
+        }
+        comm.all_gather(&[comm.rank().0 as u8], &mut kept)?;
+        assert_eq!((kept, sum), ([0, 1], [1; 4]));
+        Ok(())
+    })
+    .unwrap();
+}
+
 #[test]
 fn calls_like_earlier_ones_are_held_to_the_same() {
     local::run(2, |comm| {

@@ -1,5 +1,7 @@
 //! Order: messages, groups, streams, scopes, several communicators of one thread.
 
+use std::time::Duration;
+
 use ccl::{Config, Rank, ReduceOp, Request, Stream, UniqueId, group, local};
 
 #[test]
@@ -262,4 +264,43 @@ fn a_caller_that_waits_does_not_keep_other_communicators_from_progress() {
         threads.spawn(|| rank(0));
         threads.spawn(|| rank(1));
     });
+}
+
+#[test]
+fn a_communicator_that_stalls_does_not_slow_down_others_of_its_group() {
+    const CALLS: usize = 3_000;
+    let config = Config::from_vars([("CCL_TIMEOUT", "60s")]).unwrap();
+    let ids: Vec<_> = (0..2).map(|_| UniqueId::generate_local(&config).unwrap()).collect();
+    let rank = |rank: u32| {
+        let join = |id| ccl::Communicator::init_rank(id, Rank(rank), 2, &config).unwrap();
+        let [stalled, busy] = [join(&ids[0]), join(&ids[1])];
+        let exchange = |beside: bool| {
+            let (mut sums, mut late) = (vec![[1_u32]; CALLS], [0_u8]);
+            let started = std::time::Instant::now();
+            group(|group| {
+                if beside && rank == 0 {
+                    group.add(&stalled, Request::recv(&mut late, Rank(1)));
+                }
+                for sum in &mut sums {
+                    group.add(&busy, Request::all_reduce_in_place(sum, ReduceOp::Sum));
+                }
+                Ok(())
+            })
+            .unwrap();
+            let took = started.elapsed();
+            if beside && rank == 1 {
+                stalled.send(&[7_u8], Rank(0)).unwrap();
+            }
+            assert!(sums.iter().all(|sum| *sum == [2]));
+            assert_eq!(late[0], if beside && rank == 0 { 7 } else { 0 });
+            took
+        };
+        (exchange(false), exchange(true))
+    };
+    let (alone, beside) = std::thread::scope(|threads| {
+        threads.spawn(|| rank(0));
+        threads.spawn(|| rank(1)).join().unwrap()
+    });
+    println!("alone {alone:?}, beside one that stalls {beside:?}");
+    assert!(beside < alone * 10 + Duration::from_millis(500), "alone {alone:?}, beside {beside:?}");
 }

@@ -284,6 +284,31 @@ mod tests {
     }
 
     #[test]
+    fn a_call_that_is_refused_leaves_the_others_of_its_group_alone() {
+        let (comm, stream) = (Communicator::alone(&config()).unwrap(), Stream::new());
+        let (values, mut copied) = ([1_i32; 10], [9; 10]);
+        // SAFETY: both stay to the end of the test, and are left alone while a call is on the stream.
+        let at = unsafe { Addresses::new(values.as_ptr().cast(), copied.as_mut_ptr().cast()) };
+        let request = || Request { count: 10, ..Request::all_reduce::<i32>(&[], &mut [], ReduceOp::Sum) };
+        let refused = crate::group(|group| {
+            let bad = Request { count: 10, ..Request::broadcast::<i32>(&mut [], Rank(1)) };
+            // SAFETY: the buffers stay, and the second call, which has none, is refused.
+            unsafe {
+                group.enqueue(&comm, request(), at, &stream);
+                group.enqueue(&comm, bad, Addresses::new(std::ptr::null(), std::ptr::null_mut()), &stream);
+            }
+            Ok(())
+        });
+        assert_eq!(refused.unwrap_err().fault(), &Fault::Usage);
+        synchronized(&stream).unwrap();
+        assert_eq!(copied, [9; 10]);
+        // SAFETY: the buffers stay until the stream has passed the call.
+        unsafe { comm.enqueue(request(), at, &stream) }.unwrap();
+        synchronized(&stream).unwrap();
+        assert_eq!(copied, values);
+    }
+
+    #[test]
     fn what_is_behind_a_lost_call_on_its_stream_ends_on_all_ranks_at_once() {
         let started = Instant::now();
         let outcomes = local::try_run_with(&config(), 2, |comm| {

@@ -2,12 +2,12 @@
 
 use smallvec::SmallVec;
 
-use super::Communicator;
+use super::{Communicator, closed};
 use crate::error::Result;
 use crate::exec::device::Addresses;
 use crate::exec::host::Poll;
 use crate::request::Request;
-use crate::stream::Stream;
+use crate::stream::{Stream, Turn};
 
 /// Calls collected by [`group`], possibly on several communicators of this thread.
 pub struct Group<'a> {
@@ -32,6 +32,30 @@ impl<'a> Group<'a> {
         self.placed.push((self.calls.len(), at, stream));
         self.add(communicator, request);
     }
+
+    /// Refuses calls that are not in order before others are launched, for which other ranks would be waited for. What
+    /// is launched first need not be looked at here.
+    fn check(&mut self) -> Result<()> {
+        for index in 1..self.calls.len() {
+            if let Err(error) = self.check_call(index) {
+                return self.check_call(0).and(Err(error));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_call(&mut self, index: usize) -> Result<()> {
+        let (communicator, request) = &mut self.calls[index];
+        match self.placed.binary_search_by_key(&index, |(place, ..)| *place) {
+            Err(_) => communicator.with_engine(|engine| engine.check_ahead(request)),
+            Ok(found) => {
+                let ((_, at, stream), shared) = (self.placed[found], communicator.share()?);
+                let checked =
+                    shared.with(|engine| engine.check_at_ahead(request, at, Turn::new(stream, &shared)));
+                checked.unwrap_or_else(|| Err(closed()))
+            }
+        }
+    }
 }
 
 /// Launches the calls that `collect` adds together and waits for all of them.
@@ -44,7 +68,7 @@ impl<'a> Group<'a> {
 ///
 /// # Errors
 ///
-/// `collect`'s error (then nothing is launched), or the first error of any call.
+/// `collect`'s error, or a usage error of any call (then nothing is launched); the first error of any call.
 ///
 /// ```
 /// # ccl::local::run(2, |comm| {
@@ -61,6 +85,7 @@ impl<'a> Group<'a> {
 pub fn group<'a>(collect: impl FnOnce(&mut Group<'a>) -> Result<()>) -> Result<()> {
     let mut group = Group { calls: SmallVec::new(), placed: Vec::new() };
     collect(&mut group)?;
+    group.check()?;
     if !group.placed.is_empty() {
         return launch_placed(group);
     }
@@ -124,16 +149,19 @@ fn drive(communicators: &[&Communicator]) -> Result<()> {
     let patience = |c: &&Communicator| c.with_engine(|engine| Some(engine.patience()));
     let mut open: Vec<_> = communicators.iter().filter_map(|c| Some((*c, patience(c)?))).collect();
     let mut outcome = Ok(());
+    let mut turn = 0;
     while !open.is_empty() {
+        let mut moved = false;
         open.retain_mut(|(communicator, patience)| {
             let polled = communicator.with_engine(|engine| {
                 let polled = engine.poll().and_then(|poll| match poll {
                     Poll::Done => Ok(false),
                     Poll::Progress => {
                         patience.renew();
+                        moved = true;
                         Ok(true)
                     }
-                    Poll::Stalled => engine.stalled(patience).map(|()| true),
+                    Poll::Stalled => engine.look_up(patience).map(|()| true),
                 });
                 if !matches!(polled, Ok(true)) {
                     engine.land();
@@ -147,6 +175,19 @@ fn drive(communicators: &[&Communicator]) -> Result<()> {
                 false
             })
         });
+        if moved {
+            // Those that stall would keep the others waiting with pauses as long as they have come to.
+            open.iter_mut().for_each(|(_, patience)| patience.refresh());
+        } else if !open.is_empty() {
+            // One pause for all: whose bell may end it changes from round to round.
+            turn = (turn + 1) % open.len();
+            let (communicator, patience) = &mut open[turn];
+            // Of a communicator that is gone the next round hears.
+            let _ = communicator.with_engine(|engine| {
+                patience.wait(engine.bell());
+                Ok(())
+            });
+        }
     }
     outcome
 }

@@ -190,7 +190,8 @@ impl Communicator {
         let selection = plans::tuned_selection((config, channels), n, links, (whole, near), &tuning)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
         let direct = if all.used { Direct::Never } else { direct };
-        let own_slot_bytes = device.as_ref().map_or_else(|| fabric.slot_bytes(), |device| device.slot_bytes());
+        let own_slot_bytes =
+            device.as_ref().map_or_else(|| fabric.slot_bytes(), |device| device.slot_bytes());
         let slot_bytes = match device {
             None if network_only => fabric.net_slot_bytes(),
             _ => own_slot_bytes,

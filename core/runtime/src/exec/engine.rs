@@ -292,6 +292,13 @@ impl Engine {
         request.bind(self.rank, self.n).map_err(|error| error.on(self.rank).during(request.collective.name()))
     }
 
+    /// Refuses what [`Engine::begin_one_of_many`] would refuse; nothing happens.
+    #[inline]
+    pub(crate) fn check_ahead(&mut self, request: &mut Request<'_>) -> Result<()> {
+        self.is_awake()?;
+        self.check(request).map(drop)
+    }
+
     /// Refuses a stream that no call can be put on.
     #[inline(never)]
     fn check_turn(&self, turn: Option<Turn<'_>>, bound: &Bound) -> Result<()> {
@@ -324,6 +331,15 @@ impl Engine {
     pub(crate) fn stalled(&mut self, patience: &mut Patience) -> Result<()> {
         self.look_for_alarm()?;
         if patience.pause(&self.bell) {
+            return Err(self.expire());
+        }
+        Ok(())
+    }
+
+    /// [`Engine::stalled`] without the pause, for whoever drives others as well.
+    pub(crate) fn look_up(&mut self, patience: &mut Patience) -> Result<()> {
+        self.look_for_alarm()?;
+        if patience.is_over() {
             return Err(self.expire());
         }
         Ok(())
@@ -629,10 +645,25 @@ impl Patience {
         self.since = None;
     }
 
-    /// Waits a little; whether the deadline has passed. The clock is read only now and then, and
-    /// starts at the first reading.
+    /// Something else moved that the same caller waits for: the next pauses are short again.
+    pub(crate) fn refresh(&mut self) {
+        self.waiter.reset();
+    }
+
+    /// Waits a little; whether the deadline has passed.
     pub(crate) fn pause(&mut self, bell: &Bell) -> bool {
+        self.wait(bell);
+        self.is_over()
+    }
+
+    /// Waits a little.
+    pub(crate) fn wait(&mut self, bell: &Bell) {
         self.waiter.pause(Some(bell));
+    }
+
+    /// Whether the deadline has passed, after one more fruitless poll. The clock is read only now and then, and
+    /// starts at the first reading.
+    pub(crate) fn is_over(&mut self) -> bool {
         self.pauses += 1;
         if !self.pauses.is_multiple_of(PAUSES_PER_CLOCK_READING) {
             return false;

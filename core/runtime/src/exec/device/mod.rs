@@ -41,7 +41,7 @@ use ccl_plan::cost::Multicast;
 pub use self::buffer::{Addresses, DeviceBuffer};
 pub(crate) use self::channels::{Channels, DeviceCut};
 pub(crate) use self::dormant::Dormant;
-pub(crate) use self::engine::{Call, DeviceEngine, Registered, Staged};
+pub(crate) use self::engine::{Call, DeviceEngine, Registered, Staged, Target};
 use self::image::Supply;
 pub(crate) use self::leases::Notice;
 pub use self::lent::Registration;

@@ -9,8 +9,8 @@ use super::Engine;
 use super::ending::unlike;
 use crate::error::{Error, Fault, Result};
 use crate::exec::device::{
-    Addresses, Call, DeviceEngine, DeviceWindow, Notice, Registered, Registration, Staged, not_of_the_host,
-    register_window,
+    Addresses, Call, DeviceEngine, DeviceWindow, Notice, Registered, Registration, Staged, Target,
+    not_of_the_host, register_window,
 };
 use crate::exec::host::{Operation, OwnedTables, Poll, Reason, is_message};
 use crate::request::{Bound, Buffers, Request};
@@ -81,29 +81,61 @@ impl Engine {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        if self.device.is_none() && at.is_on_device() {
-            return Err(not_of_the_host().on(self.rank).during(request.collective.name()));
-        }
-        let bound = request.bind_at(at, self.rank, self.n);
-        let bound = bound.map_err(|error| error.on(self.rank).during(request.collective.name()))?;
-        if self.device.is_none() {
+        let (bound, target) =
+            self.admit(request, at, (turn, is_grouped)).map_err(|error| match error.fault() {
+                Fault::Usage => error,
+                _ => self.launch_failed(error),
+            })?;
+        let Some(target) = target else {
             return self.submit_bound(bound, request.tables().as_ref(), turn);
-        }
-        let bytes = request.lengths_at(self.rank, self.n)?;
-        let target =
-            turn.stream().device().ok_or_else(no_cuda_stream).and_then(|stream| match &mut self.device {
-                Some(device) => device.accept((&bound, bytes), stream, is_grouped),
-                None => Err(Error::bug("a device went away")),
-            });
+        };
         let name = bound.collective.name();
-        let target = target.map_err(|error| match error.fault() {
-            Fault::Usage => error.on(self.rank).during(name),
-            _ => self.launch_failed(error.on(self.rank).during(name)),
-        })?;
         let call = self.number(bound, request.tables().as_ref())?;
         let Some(device) = &mut self.device else { return Err(Error::bug("a device went away")) };
         let enqueued = device.enqueue(call, target, &mut self.fabric);
         enqueued.map_err(|error| self.launch_failed(error.on(self.rank).during(name)))
+    }
+
+    /// Refuses what [`Engine::start_at`] would refuse in a group; nothing happens.
+    pub(crate) fn check_at_ahead(
+        &mut self,
+        request: &Request<'_>,
+        at: Addresses<'_>,
+        turn: Turn<'_>,
+    ) -> Result<()> {
+        self.is_awake()?;
+        match self.admit(request, at, (turn, true)) {
+            Err(error) if *error.fault() == Fault::Usage => Err(error),
+            // Anything else fails the call itself.
+            _ => Ok(()),
+        }
+    }
+
+    /// What a call on memory given by address is bound to, and where it goes if the rank works on a device. Nothing
+    /// happens.
+    fn admit(
+        &mut self,
+        request: &Request<'_>,
+        at: Addresses<'_>,
+        (turn, is_grouped): (Turn<'_>, bool),
+    ) -> Result<(Bound, Option<Target>)> {
+        let name = request.collective.name();
+        let admit = |engine: &mut Engine| {
+            if engine.device.is_none() && at.is_on_device() {
+                return Err(not_of_the_host());
+            }
+            let bound = request.bind_at(at, engine.rank, engine.n)?;
+            let Some(device) = &mut engine.device else {
+                // CUDA streams do not order what is done on host memory.
+                let is_ordered = turn.stream().device().is_none();
+                return if is_ordered { turn.check() } else { Ok(()) }.map(|()| (bound, None));
+            };
+            let bytes = request.lengths_at(engine.rank, engine.n)?;
+            let stream = turn.stream().device().ok_or_else(no_cuda_stream)?;
+            let target = device.accept((&bound, bytes), stream, is_grouped)?;
+            Ok((bound, Some(target)))
+        };
+        admit(self).map_err(|error| error.on(self.rank).during(name))
     }
 
     /// Registers device memory, for this rank alone.
@@ -191,7 +223,6 @@ impl Engine {
     /// Queues a checked call of a rank that works on host memory, which CUDA streams do not order.
     fn submit_bound(&mut self, bound: Bound, tables: Option<&Tables<'_>>, turn: Turn<'_>) -> Result<()> {
         let turn = Some(turn).filter(|turn| turn.stream().device().is_none());
-        self.check_turn(turn, &bound)?;
         let mut operation: Box<Operation> = self.blank(bound, tables)?;
         if let Some(tables) = tables {
             operation.tables.store(*tables);
