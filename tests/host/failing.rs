@@ -276,6 +276,20 @@ fn a_usage_error_in_a_group_launches_none_of_its_calls() {
 }
 
 #[test]
+fn what_a_call_without_a_root_says_of_one_is_ignored() {
+    local::run(2, |comm| {
+        for root in [0, 7, u32::MAX] {
+            let mut sum = [comm.rank().0 + 1; 3];
+            let request = Request::all_reduce_in_place(&mut sum, ReduceOp::Sum);
+            comm.run(Request { root: Rank(root), ..request })?;
+            assert_eq!(sum, [3; 3]);
+        }
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
 fn calls_like_earlier_ones_are_held_to_the_same() {
     local::run(2, |comm| {
         let mine = comm.rank().0 as f32;

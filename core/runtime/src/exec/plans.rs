@@ -30,7 +30,7 @@ use super::user;
 use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
 use crate::observe::board::Packed;
-use crate::request::{Bound, Fit, Request};
+use crate::request::{Bound, Fit, Request, named_root};
 use crate::transport::{Fabric, LONGEST_LENT_BYTES};
 
 /// One rank's plans.
@@ -259,7 +259,7 @@ impl Plans {
         count: usize,
         root: Rank,
     ) -> Result<Explained> {
-        let (reduce_op, level) = (ReduceOp::Sum, Level::Run);
+        let (root, reduce_op, level) = (named_root(collective, root), ReduceOp::Sum, Level::Run);
         let key = Key { collective, dtype, count, root, reduce_op, scalar_bits: 0, level };
         let shape = self.shape(&key, collective.uneven())?;
         let bytes = self.choice_bytes(collective, dtype, count);

@@ -102,14 +102,25 @@ pub(crate) struct Fit {
 
 /// Refuses a root or peer that is no rank.
 pub(crate) fn check_root(collective: Collective, root: Rank, n: u32) -> Result<()> {
-    let named = collective.rooted() || matches!(collective, Collective::Send | Collective::Recv);
-    if named && root.0 >= n {
+    if names_root(collective) && root.0 >= n {
         return Err(Error::usage(
             format!("expected a root or peer below {n}, found {root}"),
             "ranks are numbered from 0 within their communicator",
         ));
     }
     Ok(())
+}
+
+/// The root or peer of a call; rank 0 where none is named, whatever the request says, so that nothing depends on it.
+#[inline]
+pub(crate) fn named_root(collective: Collective, root: Rank) -> Rank {
+    if names_root(collective) { root } else { Rank(0) }
+}
+
+/// Whether calls name a root or a peer.
+#[inline]
+fn names_root(collective: Collective) -> bool {
+    collective.rooted() || matches!(collective, Collective::Send | Collective::Recv)
 }
 
 impl Request<'_> {
@@ -143,7 +154,7 @@ impl Request<'_> {
             dtype: self.dtype,
             reduce: self.reduce,
             count: self.count,
-            root: self.root,
+            root: named_root(self.collective, self.root),
             send,
             recv,
             in_place,
@@ -164,7 +175,7 @@ impl Request<'_> {
             dtype: self.dtype,
             reduce: self.reduce,
             count: self.count,
-            root: self.root,
+            root: named_root(self.collective, self.root),
             send: at.send,
             recv: at.recv,
             in_place: at.send.cast_mut() == at.recv,
@@ -223,7 +234,7 @@ impl Request<'_> {
             dtype: self.dtype,
             reduce: self.reduce,
             count: self.count,
-            root: self.root,
+            root: named_root(self.collective, self.root),
             send,
             recv,
             in_place: fit.in_place,

@@ -4,7 +4,7 @@ use ccl_plan::select::Level;
 use ccl_plan::{Collective, Dtype, Rank, ReduceOp};
 
 use crate::observe::board::Signature;
-use crate::request::{Bound, Request};
+use crate::request::{Bound, Request, named_root};
 
 /// What a decision depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ impl Key {
             collective: request.collective,
             dtype: request.dtype,
             count: request.count,
-            root: request.root,
+            root: named_root(request.collective, request.root),
             reduce_op: request.reduce.op(),
             level: request.reduce.level(),
             scalar_bits: request.reduce.scalar().to_bits(),
