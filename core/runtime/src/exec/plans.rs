@@ -411,9 +411,10 @@ impl Plans {
             )
         })?;
         let plan = self.among_nodes(plan)?;
-        // A program of the user's was proven before it was chosen.
-        if self.n <= MOST_RANKS_PROVEN && algorithm != Algorithm::User {
-            prove(&plan)?;
+        match algorithm {
+            Algorithm::User => user::prove_at(&plan, root)?,
+            _ if self.n <= MOST_RANKS_PROVEN => prove(&plan)?,
+            _ => {}
         }
         let program = plan.program(Place(self.rank.0), Place(root.0));
         let refused = |error| Error::bug(format!("{collective}.{algorithm}: {error}"));
