@@ -106,6 +106,30 @@ fn a_choice_is_explained() {
 }
 
 #[test]
+fn ranks_are_taken_to_reach_each_other_as_those_of_one_host_do() {
+    let times = |words: &str, direct: Option<&'static str>| {
+        let line = format!("plan explain all_to_all -b 1M --json {words}");
+        let direct = direct.map(|bytes| ("CCL_DIRECT_BYTES", bytes));
+        let settings: Vec<_> = [("CCL_TUNING_FILE", "none")].into_iter().chain(direct).collect();
+        let found = output(&line, &settings);
+        let value: Value = serde_json::from_slice(&found.stdout).unwrap();
+        value["sizes"].clone()
+    };
+    let by = |path: &str, words: &str| times(&format!("{words} --path {path}"), None);
+    // Few with a core each leave it to a trial what they read; others read it where that is faster.
+    for (words, path) in [
+        ("-n 4 --cores 4", "memory"),
+        ("-n 2 --cores 8", "memory"),
+        ("-n 4 --cores 3", "memory-direct"),
+        ("-n 5 --cores 8", "memory-direct"),
+    ] {
+        assert_eq!(times(words, None), by(path, words), "{words}");
+        assert_ne!(by("memory", words), by("memory-direct", words), "{words}");
+    }
+    assert_eq!(times("-n 8 --cores 2", Some("0")), by("memory", "-n 8 --cores 2"));
+}
+
+#[test]
 fn what_a_switch_copies_is_named() {
     let explained = |words: &str| {
         let found = output(&format!("plan explain {words}"), &[("CCL_TUNING_FILE", "none")]);

@@ -31,7 +31,7 @@ use crate::config::{Choices, Config, Determinism};
 use crate::error::{Error, Result};
 use crate::observe::board::Packed;
 use crate::request::{Bound, Fit, Request, named_root};
-use crate::transport::{Fabric, LONGEST_LENT_BYTES};
+use crate::transport::{FEW_RANKS, Fabric, LONGEST_LENT_BYTES};
 
 /// One rank's plans.
 pub(crate) struct Plans {
@@ -614,6 +614,18 @@ impl Reach {
         Reach::Devices,
         Reach::Multicast,
     ];
+
+    /// How `n` processes on one host with so many cores reach each other under these settings, where the system lets them
+    /// read each other's memory.
+    pub fn of_host(config: &Config, n: u32, cores: u32) -> Reach {
+        let roomy = n > 1 && n as usize <= FEW_RANKS && n <= cores;
+        match config.direct() {
+            Some(0) => Reach::Memory,
+            // Which messages are read a trial says, and that must not choose another algorithm.
+            None if roomy => Reach::Memory,
+            _ => Reach::MemoryDirect,
+        }
+    }
 
     /// The name in tuning files and on command lines.
     pub const fn name(self) -> &'static str {

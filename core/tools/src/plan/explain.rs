@@ -30,7 +30,8 @@ pub(crate) struct Args {
     /// Ranks of each node, as in 4,4,2 or 16x8 for 16 nodes of 8; nodes reach each other over a network
     #[arg(long, value_name = "RANKS", value_delimiter = ',', value_parser = parse_nodes)]
     nodes: Vec<Stretch>,
-    /// How the farthest rank is reached [default: memory-direct, or network if there are several nodes]
+    /// How the farthest rank is reached [default: memory where each of up to 4 ranks has a core, memory-direct where not,
+    /// network if there are several nodes]
     #[arg(long)]
     path: Option<Way>,
     /// Cores that the ranks share, but over a network and on devices [default: this machine's]
@@ -51,9 +52,9 @@ struct Stretch {
 /// How ranks reach each other.
 #[derive(Clone, Copy, PartialEq, Debug, clap::ValueEnum)]
 enum Way {
-    /// All share memory, and may not read each other's
+    /// All share memory, and may not read each other's, or only where a trial says so
     Memory,
-    /// All share memory, and read each other's where that is faster: the usual case on one host
+    /// All share memory, and read each other's where that is faster
     MemoryDirect,
     /// Over a network inside this machine, whose cores the ranks share
     Loopback,
@@ -69,11 +70,11 @@ enum Way {
 pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let nodes = nodes(args)?;
     let n = if nodes.is_empty() { args.nranks.unwrap_or(4) } else { nodes.iter().sum() };
-    let path = path(args.path, nodes.len())?;
-    let cores = match path {
-        Way::Network | Way::Devices | Way::Multicast => 0,
-        _ => args.cores.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32)),
-    };
+    let config = Config::load()?;
+    let cores = args.cores;
+    let cores = cores.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |n| n.get() as u32));
+    let path = path((args.path, Reach::of_host(&config, n, cores)), nodes.len())?;
+    let cores = if matches!(path, Way::Network | Way::Devices | Way::Multicast) { 0 } else { cores };
     let reach = match path {
         Way::Memory => Reach::Memory,
         Way::MemoryDirect => Reach::MemoryDirect,
@@ -82,7 +83,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
         Way::Devices => Reach::Devices,
         Way::Multicast => Reach::Multicast,
     };
-    let selection = selection(&Config::load()?, n, reach, cores, &nodes)?;
+    let selection = selection(&config, n, reach, cores, &nodes)?;
     text::print(&match (args.json, args.bytes.is_empty()) {
         (true, _) => format!("{}\n", json_of(args, &selection)),
         (false, true) => ranges(args.collective, &selection),
@@ -107,8 +108,8 @@ fn nodes(args: &Args) -> Result<Vec<u32>> {
     }
 }
 
-/// How the farthest rank is reached, with so many nodes.
-fn path(asked: Option<Way>, nodes: usize) -> Result<Way> {
+/// How the farthest rank is reached, with so many nodes, and in one as given.
+fn path((asked, in_one): (Option<Way>, Reach), nodes: usize) -> Result<Way> {
     match asked {
         None if nodes > 1 => Ok(Way::Network),
         Some(path) if nodes > 1 && path != Way::Network => {
@@ -118,6 +119,7 @@ fn path(asked: Option<Way>, nodes: usize) -> Result<Way> {
                 "leave out --path, or --nodes",
             ))
         }
+        None if in_one == Reach::Memory => Ok(Way::Memory),
         path => Ok(path.unwrap_or(Way::MemoryDirect)),
     }
 }
