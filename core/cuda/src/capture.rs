@@ -195,6 +195,11 @@ impl RelaxedCapture {
         unsafe { driver.table.cuThreadExchangeStreamCaptureMode(&raw mut mode) }?;
         Ok(Self { driver: driver.clone(), before: mode, _here: std::marker::PhantomData })
     }
+
+    /// For a value that is dropped: whoever drops it cannot know who captures what. Nothing after a failure that stays.
+    pub(crate) fn to_drop(driver: &Driver) -> Option<Self> {
+        Self::enter(driver).ok()
+    }
 }
 
 impl Drop for RelaxedCapture {

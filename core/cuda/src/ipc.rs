@@ -83,6 +83,7 @@ impl IpcMemory {
 
 impl Drop for IpcMemory {
     fn drop(&mut self) {
+        let _relaxed = crate::capture::RelaxedCapture::to_drop(self.context.driver());
         report(self.release());
     }
 }

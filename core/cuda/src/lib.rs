@@ -28,7 +28,7 @@
 //!
 //! **Threads.** Every value may be used from every thread, whatever context is current there; graphs only by one at a
 //! time. **Blocking.** A function that waits for the device says so. **Capture.** Functions that allocate or wait break
-//! captures of the [`CaptureMode::Global`] kind on any thread, unless within [`RelaxedCapture`].
+//! captures of the [`CaptureMode::Global`] kind on any thread, unless within [`RelaxedCapture`]; dropping a value breaks none.
 //!
 //! [`Nvrtc`] is NVIDIA's compiler in the same manner: a library that is looked for, a table, values.
 //!

@@ -4,11 +4,13 @@ use std::ffi::c_void;
 
 use cudarc::driver::sys;
 
+use crate::capture::RelaxedCapture;
 use crate::context::{Context, report};
 use crate::error::{Error, Result};
 use crate::stream::Stream;
 
-/// Device memory of our own, freed when dropped. Freeing waits for the device: drop it when its kernels are done.
+/// Device memory of our own, freed when dropped. Freeing waits for the device: drop it when its kernels are done. Dropping it
+/// breaks no capture, as [`DeviceMemory::free`] may.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Context,
@@ -151,6 +153,7 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
+        let _relaxed = RelaxedCapture::to_drop(self.context.driver());
         report(self.release());
     }
 }
@@ -216,6 +219,7 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
+        let _relaxed = RelaxedCapture::to_drop(self.context.driver());
         report(self.release());
     }
 }
@@ -274,6 +278,7 @@ impl HostRegistration {
 
 impl Drop for HostRegistration {
     fn drop(&mut self) {
+        let _relaxed = RelaxedCapture::to_drop(self.context.driver());
         report(self.release());
     }
 }

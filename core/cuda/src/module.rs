@@ -294,6 +294,11 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
+        let driver = match &self.kind {
+            Kind::Module(context) => context.driver(),
+            Kind::Library(driver) => driver,
+        };
+        let _relaxed = crate::capture::RelaxedCapture::to_drop(driver);
         report(self.release());
     }
 }

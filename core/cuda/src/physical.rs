@@ -291,6 +291,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let _relaxed = crate::capture::RelaxedCapture::to_drop(&self.driver);
         report(self.release());
     }
 }

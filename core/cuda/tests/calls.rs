@@ -497,6 +497,13 @@ fn apart(name: &str) -> Option<Fails> {
         "cuStreamUpdateCaptureDependencies" => {
             |fake| older(fake, "cuStreamUpdateCaptureDependencies", "cuStreamUpdateCaptureDependencies_v2")
         }
+        // Drops make do without.
+        "cuThreadExchangeStreamCaptureMode" => |fake| {
+            fake.fail("cuThreadExchangeStreamCaptureMode", 1, 999);
+            let error = RelaxedCapture::enter(&fake.driver).unwrap_err();
+            assert_failed(&error, "cuThreadExchangeStreamCaptureMode");
+            fake.failed("cuThreadExchangeStreamCaptureMode")
+        },
         "cuUserObjectRelease" => release_user_object,
         _ => return None,
     })

@@ -58,10 +58,11 @@ impl Stream {
 
     /// Whether everything enqueued so far is complete. Never blocks; drives nothing.
     pub fn is_idle(&self) -> bool {
-        if let Some(device) = &self.device
-            && !matches!(device.query(), Ok(ccl_cuda::Progress::Done))
-        {
-            return false;
+        if let Some(device) = &self.device {
+            let _relaxed = leave_captures_alone(device);
+            if !matches!(device.query(), Ok(ccl_cuda::Progress::Done)) {
+                return false;
+            }
         }
         // Acquire: pairs with the Release in `Gate::pass`, so that results are visible.
         self.state.passed.load(Ordering::Acquire) >= self.state.enqueued.load(Ordering::Relaxed)
@@ -118,6 +119,7 @@ impl Stream {
 
     /// Drives until the CUDA stream is idle.
     fn synchronize_device(&self, device: &ccl_cuda::Stream) -> Result<()> {
+        let _relaxed = leave_captures_alone(device);
         let engines = self.lock().engines.clone();
         let mut drivers: Vec<_> = engines.iter().map(|engine| engine.drive()).collect();
         let idle = loop {
@@ -138,6 +140,11 @@ impl Stream {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.state.lock()
     }
+}
+
+/// Lets this thread look at a stream while others capture theirs.
+fn leave_captures_alone(stream: &ccl_cuda::Stream) -> Option<ccl_cuda::RelaxedCapture> {
+    ccl_cuda::RelaxedCapture::enter(stream.context().driver()).ok()
 }
 
 impl State {

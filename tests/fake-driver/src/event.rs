@@ -186,6 +186,7 @@ pub(crate) fn event_query(event: usize) -> Answer {
 }
 
 pub(crate) fn event_synchronize(event: usize) -> Answer {
+    capture::breaks_others()?;
     let event = of(event)?;
     if event.captured().is_some() {
         return Err(CAPTURED_EVENT);

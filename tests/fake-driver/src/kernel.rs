@@ -71,6 +71,7 @@ pub(crate) fn blocks_each(threads: u32, shared_bytes: usize) -> i32 {
 }
 
 pub(crate) fn module_load_data(module: Out<usize>, image: usize) -> Answer {
+    crate::capture::breaks_others()?;
     current()?;
     state::make();
     if image == 0 {
@@ -138,6 +139,7 @@ pub(crate) fn kernel_function(function: Out<usize>, kernel: usize) -> Answer {
 }
 
 pub(crate) fn func_load(function: usize) -> Answer {
+    crate::capture::breaks_others()?;
     state::make();
     of(function).map(drop)
 }

@@ -58,6 +58,7 @@ pub(crate) fn stream_destroy(stream: usize) -> Answer {
 }
 
 pub(crate) fn stream_query(stream: usize) -> Answer {
+    crate::capture::breaks_others()?;
     let stream = not_captured(stream)?;
     if stream.is_idle() { crate::device::failed() } else { Err(NOT_READY) }
 }

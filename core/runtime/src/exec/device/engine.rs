@@ -202,6 +202,7 @@ impl DeviceEngine {
         cut: DeviceCut,
         (board, gather): (&Arc<Board>, Gather<'_>),
     ) -> Result<Option<Box<DeviceEngine>>> {
+        let _relaxed = own.as_ref().and_then(|own| leave_captures_alone(&own.opened));
         let peers = peers::agree(own.as_ref().map(|own| &*own.opened), me, infos, cut, gather)?;
         let (Some(own), Some(peers)) = (own, peers) else { return Ok(None) };
         DeviceEngine::new(own, (peers, infos), (me, n), (board, gather)).map(|engine| Some(Box::new(engine)))
@@ -310,9 +311,9 @@ impl DeviceEngine {
         }
     }
 
-    /// Lets this thread free memory although it, or another one, captures streams of its own.
+    /// Lets this thread do what would break captures, of its own or of other threads, that have nothing to do with it.
     pub(crate) fn leave_captures_alone(&self) -> Option<RelaxedCapture> {
-        RelaxedCapture::enter(self.opened.context.driver()).ok()
+        leave_captures_alone(&self.opened)
     }
 
     /// This rank's device.
@@ -343,6 +344,7 @@ impl DeviceEngine {
         is_grouped: bool,
         fabric: &mut Fabric,
     ) -> Result<()> {
+        let _relaxed = self.leave_captures_alone();
         let copies = self.staging.allot(&staged, &self.opened)?;
         let mut prepared = match self.prepare(&call, is_grouped && is_message(&call.bound), fabric) {
             Ok(prepared) => prepared,
@@ -404,7 +406,7 @@ impl DeviceEngine {
     ///
     /// Of the driver.
     pub(crate) fn enqueue(&mut self, call: Call, target: Target, fabric: &mut Fabric) -> Result<()> {
-        let _relaxed = self.relaxed(&target)?;
+        let _relaxed = self.leave_captures_alone();
         let mut prepared = self.prepare(&call, target.beside, fabric)?;
         let leases = self.lend(&mut prepared, &call, &target);
         let used = Used { tables: None, places: self.places(&prepared, &call, &target)?, _leases: leases };
@@ -477,6 +479,7 @@ impl DeviceEngine {
     ///
     /// A usage error for memory that the driver does not know as one piece; the driver's.
     pub(crate) fn register(&mut self, memory: &Registered<'_>) -> Result<Registration> {
+        let _relaxed = self.leave_captures_alone();
         match memory {
             Registered::Buffer(buffer) => self.lending.buffer(buffer, &self.opened, &self.peers),
             Registered::Range(start, bytes) => {
@@ -501,8 +504,11 @@ impl DeviceEngine {
         if let Some((fault, error)) = self.signals.error() {
             return Err(self.told(fault, &error));
         }
-        moved |= self.launch_waiting(fabric, false)?;
-        moved |= self.finish_done()?;
+        if self.is_busy() {
+            let _relaxed = self.leave_captures_alone();
+            moved |= self.launch_ready(fabric, false)?;
+            moved |= self.finish_done()?;
+        }
         if let Some((error, since)) = &mut self.ended {
             match moved || self.queue.is_empty() {
                 true => *since = Instant::now(),
@@ -536,6 +542,7 @@ impl DeviceEngine {
 
     /// Ends all kernels and waits until none runs: no buffer is used once this returns. Every gate fails.
     pub(crate) fn abort(&mut self, error: &Error) {
+        let _relaxed = self.leave_captures_alone();
         self.stop();
         for queued in self.queue.drain(..) {
             if let Some(gate) = queued.gate {
@@ -583,6 +590,19 @@ impl DeviceEngine {
     ///
     /// Of the driver.
     pub(crate) fn launch_waiting(&mut self, fabric: &mut Fabric, is_caller: bool) -> Result<bool> {
+        if !self.is_busy() {
+            return Ok(false);
+        }
+        let _relaxed = self.leave_captures_alone();
+        self.launch_ready(fabric, is_caller)
+    }
+
+    /// Whether there is anything to ask the driver about.
+    fn is_busy(&self) -> bool {
+        !self.queue.is_empty() || !self.beside.is_empty()
+    }
+
+    fn launch_ready(&mut self, fabric: &mut Fabric, is_caller: bool) -> Result<bool> {
         let (mut moved, mut index) = (false, 0);
         while let Some(queued) = self.queue.get(index) {
             if queued.event.is_some() {
@@ -627,7 +647,6 @@ impl DeviceEngine {
             queued.event = self.launch(&queued.call, prepared, &mut queued.used, (&stream, None))?;
             return Ok(());
         };
-        let _relaxed = self.relaxed(target)?;
         let capture = target.capture.as_ref();
         if !target.beside {
             self.join_beside()?;
@@ -713,15 +732,14 @@ impl DeviceEngine {
         self.windows.leases.silence();
         self.signals.abort();
         for event in self.queue.iter().filter_map(|queued| queued.event.as_ref()) {
-            if let Err(error) = event.synchronize() {
-                tracing::debug!(%error, "a kernel ended badly");
-            }
+            wait_for(event);
         }
     }
 }
 
 impl Drop for DeviceEngine {
     fn drop(&mut self) {
+        let _relaxed = self.leave_captures_alone();
         if !self.is_put_down {
             self.stop();
         }
@@ -730,6 +748,23 @@ impl Drop for DeviceEngine {
                 tracing::debug!(%error, "a stream ended badly");
             }
         }
+    }
+}
+
+/// Lets the calling thread do what would break captures that have nothing to do with it.
+pub(super) fn leave_captures_alone(opened: &Opened) -> Option<RelaxedCapture> {
+    RelaxedCapture::enter(opened.context.driver()).ok()
+}
+
+/// Waits for a kernel that was told to end. Whoever called may free what it uses, so a driver that will not wait because of
+/// somebody's capture is asked again.
+fn wait_for(event: &Event) {
+    while let Err(error) = event.synchronize() {
+        if error.fault() != ccl_cuda::Fault::Capture {
+            tracing::debug!(%error, "a kernel ended badly");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use ccl_cuda::{CaptureInfo, DeviceMemory, Event, EventKind, Launch, PinnedMemory, RelaxedCapture, Stream};
+use ccl_cuda::{CaptureInfo, DeviceMemory, Event, EventKind, Launch, PinnedMemory, Stream};
 use ccl_kernels::layout::{DeviceComm, LaunchArgs, bytes_of};
 use ccl_kernels::shape::{
     Protocol, SHARED_BYTES, block_threads, edges, finish_flags, grid_blocks, kernel_name, plan_image,
@@ -16,7 +16,7 @@ use ccl_plan::{Algorithm, Channel, Collective, Dtype, Rank};
 
 use super::captured::Used;
 use super::edges::Purpose;
-use super::engine::{Call, DeviceEngine, Program, Target, order};
+use super::engine::{Call, DeviceEngine, Program, order};
 use super::kernels::Kernel;
 use super::{failed, protocol, switch};
 use crate::error::{Error, Result};
@@ -273,12 +273,6 @@ impl DeviceEngine {
             Some((last, event)) if *last != place(stream) => stream.wait(event).map_err(failed),
             _ => Ok(()),
         }
-    }
-
-    /// Lets this thread do for a captured call what would break its capture.
-    pub(super) fn relaxed(&self, target: &Target) -> Result<Option<RelaxedCapture>> {
-        let enter = || RelaxedCapture::enter(self.opened.context.driver()).map_err(failed);
-        target.capture.as_ref().map(|_| enter()).transpose()
     }
 
     /// Where the program is on the device. Makes its edges when it is first seen.

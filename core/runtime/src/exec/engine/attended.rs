@@ -152,6 +152,7 @@ impl Engine {
     pub(crate) fn register_window(&mut self, memory: &Registered<'_>) -> Result<DeviceWindow> {
         self.is_awake()?;
         self.finish()?;
+        let _relaxed = self.device.as_ref().and_then(|device| device.leave_captures_alone());
         let control = Arc::clone(&self.control);
         let gather = |bytes| control.all_gather(bytes);
         self.hear_of_windows();
