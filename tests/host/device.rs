@@ -7,6 +7,7 @@ mod alone;
 mod captures;
 mod channels;
 mod compiled;
+mod contexts;
 mod failures;
 mod graphs;
 mod groups;

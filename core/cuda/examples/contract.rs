@@ -99,7 +99,7 @@ fn pointers_are_told_apart(context: &Context) -> std::result::Result<(), String>
     let pinned = PinnedMemory::new(context, 4096, HostCaching::Cached).map_err(text)?;
     let own = 0u8;
     let addresses = [memory.address() + 5, pinned.device_address(), &raw const own as u64];
-    let kinds = addresses.map(|address| PointerFacts::of(context.driver(), address).map(|facts| facts.kind));
+    let kinds = addresses.map(|address| PointerFacts::of(context, address).map(|facts| facts.kind));
     let expected = [PointerKind::Device, PointerKind::Host, PointerKind::Unknown].map(Ok);
     equal(&kinds, &expected)
 }
@@ -168,7 +168,7 @@ fn pieces_are_mapped_one_behind_the_other(context: &Context) -> std::result::Res
     equal(&pieces[1].descriptor().is_err(), &true)?;
     let mapping = Mapping::of_pieces(&pieces, &[device]).map_err(text)?;
     let second = mapping.address() + bytes as u64;
-    let facts = |address| PointerFacts::of(context.driver(), address).map_err(text);
+    let facts = |address| PointerFacts::of(context, address).map_err(text);
     equal(&[facts(second - 1)?.sharing, facts(second)?.sharing], &[Sharing::Descriptor, Sharing::Private])?;
     equal(&facts(second)?.ipc_capable, &false)?;
     equal(&PointerFacts::range(context, second + 5).map_err(text)?, &(second, bytes))?;

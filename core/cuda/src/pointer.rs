@@ -6,7 +6,6 @@ use cudarc::driver::sys::CUpointer_attribute as Attribute;
 
 use crate::context::Context;
 use crate::error::Result;
-use crate::load::Driver;
 use crate::physical::Sharing;
 
 /// What an address is.
@@ -19,7 +18,7 @@ pub struct PointerFacts {
     pub device: Option<i32>,
     /// The context it was made in; null for memory without one, such as that of [`crate::Mapping`].
     pub context: *mut c_void,
-    /// Where devices find it; 0 if they do not.
+    /// Where kernels of the context that was asked find it; 0 if they do not.
     pub device_address: u64,
     /// Where its allocation begins; 0 if the driver does not know it. Of mapped memory the reserved addresses count, of which
     /// not all need be mapped ([`PointerFacts::range`]).
@@ -56,19 +55,20 @@ pub enum PointerKind {
 }
 
 impl PointerFacts {
-    /// What the driver knows of `address`. The address is not read. Never blocks.
+    /// What the driver knows of `address`, as seen from `context`. The address is not read. Never blocks.
     ///
     /// # Errors
     ///
     /// The driver's; an address that it does not know is no error.
-    pub fn of(driver: &Driver, address: u64) -> Result<Self> {
+    pub fn of(context: &Context, address: u64) -> Result<Self> {
         let mut raw = Raw { device: -1, context: std::ptr::null_mut(), ..Raw::default() };
         let (mut attributes, mut values) = raw.questions();
         let count = attributes.len() as u32;
         // SAFETY: each value has room for what its attribute stores; the driver does not read the address.
-        unsafe {
-            driver.table.cuPointerGetAttributes(count, attributes.as_mut_ptr(), values.as_mut_ptr(), address)
-        }?;
+        context.within(|| unsafe {
+            let (attributes, values) = (attributes.as_mut_ptr(), values.as_mut_ptr());
+            context.table().cuPointerGetAttributes(count, attributes, values, address)
+        })?;
         Ok(raw.facts())
     }
 

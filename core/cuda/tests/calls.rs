@@ -178,7 +178,7 @@ fn memory_that_is_not_there_is_an_error() {
     memory.free().unwrap();
     // SAFETY: as above.
     assert_eq!(unsafe { fill(&stream, address, 0, 10) }.unwrap_err().code(), Some(code::INVALID_VALUE));
-    assert_eq!(PointerFacts::of(&fake.driver, address).unwrap().kind, PointerKind::Unknown);
+    assert_eq!(PointerFacts::of(&context, address).unwrap().kind, PointerKind::Unknown);
 }
 
 #[test]
@@ -315,9 +315,9 @@ fn memory(context: &Context) -> Result<()> {
         stream.wait_u64(address, 8, WaitFor::AtLeast)?;
     }
     stream.synchronize()?;
-    let facts = PointerFacts::of(context.driver(), memory.address() + 10)?;
+    let facts = PointerFacts::of(context, memory.address() + 10)?;
     assert_eq!((facts.kind, facts.device, facts.base), (PointerKind::Device, Some(0), memory.address()));
-    assert_eq!(PointerFacts::of(context.driver(), address)?.kind, PointerKind::Host);
+    assert_eq!(PointerFacts::of(context, address)?.kind, PointerKind::Host);
     PointerFacts::order_copies(context, memory.address())?;
     dma_buf(context, memory.address(), 4096)?;
     assert!(context.memory()?.free_bytes < context.memory()?.total_bytes);
@@ -402,7 +402,7 @@ fn pieces(context: &Context, pieces: [PhysicalMemory; 2]) -> Result<()> {
         (second, Sharing::Private),
         (second + 5, Sharing::Private),
     ] {
-        let facts = PointerFacts::of(context.driver(), address)?;
+        let facts = PointerFacts::of(context, address)?;
         assert_eq!((facts.base, facts.bytes), (mapping.address(), 2 * each), "what is reserved");
         assert_eq!((facts.ipc_capable, facts.sharing, facts.kind), (false, sharing, PointerKind::Device));
     }

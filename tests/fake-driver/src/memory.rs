@@ -86,6 +86,17 @@ impl State {
         }
     }
 
+    /// Whether kernels of a device may use a range.
+    fn reaches(&self, device: usize, range: &Range) -> bool {
+        match &range.kind {
+            Kind::Host | Kind::Registered => true,
+            Kind::Mapped { devices, .. } => devices.contains(&device),
+            Kind::Device | Kind::Ipc => {
+                range.device == device || self.peers.contains(&(device, range.device))
+            }
+        }
+    }
+
     fn is_reserved(&self, address: u64) -> bool {
         self.reservation(address).is_some()
     }
@@ -187,15 +198,22 @@ pub(crate) fn mem_address_range(base: Out<u64>, bytes: Out<usize>, address: u64)
 }
 
 pub(crate) fn pointer_attributes(count: u32, attributes: usize, values: usize, address: u64) -> Answer {
+    let asking = current()?;
     state::lock(|state| {
         let found = state.range(address);
+        let is_reached = found.is_some_and(|(_, range)| state.reaches(asking, range));
         // Of what is mapped it is the reservation that counts; `cuMemGetAddressRange` says what is mapped.
         let whole = match found {
             Some((_, Range { kind: Kind::Mapped { .. }, .. })) => state.reservation(address),
             other => other.map(|(base, range)| (base, range.bytes)),
         };
         for index in 0..count as usize {
-            answer((found, whole), address, item(attributes, index), item(values, index))?;
+            answer(
+                (found, whole),
+                if is_reached { address } else { 0 },
+                item(attributes, index),
+                item(values, index),
+            )?;
         }
         Ok(())
     })
@@ -204,7 +222,8 @@ pub(crate) fn pointer_attributes(count: u32, attributes: usize, values: usize, a
 /// The range around an address, and what counts as its allocation: where it begins and how long it is.
 type Found<'a> = (Option<(u64, &'a Range)>, Option<(u64, usize)>);
 
-/// One attribute; for addresses that are not known it is nothing, and no error.
+/// One attribute; for addresses that are not known it is nothing, and no error. `address` is 0 if kernels of the current
+/// context do not reach it.
 fn answer((found, whole): Found<'_>, address: u64, attribute: i32, place: usize) -> Answer {
     let host = found.is_some_and(|(_, range)| range.kind.is_host());
     match attribute {
@@ -214,7 +233,7 @@ fn answer((found, whole): Found<'_>, address: u64, attribute: i32, place: usize)
             found.filter(|(_, range)| owner(range)).map_or(0, |(_, range)| state::context_of(range.device)),
         ),
         2 => put(place, 0, found.map_or(0u32, |_| if host { 1 } else { 2 })),
-        3 => put(place, 0, found.map_or(0, |_| address)),
+        3 => put(place, 0, address),
         4 => put(place, 0, if host { address } else { 0 }),
         7 => put(place, 0, found.map_or(0u64, |(_, range)| range.id as u64)),
         8 => put(place, 0, 0u32),

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::thread::ThreadId;
 
-use ccl_cuda::{CaptureInfo, DeviceMemory, Event, EventKind, Launch, PinnedMemory, Stream};
+use ccl_cuda::{
+    CaptureInfo, DeviceMemory, Event, EventKind, Launch, PinnedMemory, PointerFacts, PointerKind, Stream,
+};
 use ccl_kernels::layout::{DeviceComm, LaunchArgs, bytes_of};
 use ccl_kernels::shape::{
     Protocol, SHARED_BYTES, block_threads, edges, finish_flags, grid_blocks, kernel_name, plan_image,
@@ -406,16 +408,23 @@ impl DeviceEngine {
         if address == 0 {
             return Ok(());
         }
-        let facts = ccl_cuda::PointerFacts::of(self.opened.context.driver(), address).map_err(failed)?;
-        if facts.device_address != 0 {
+        let facts = PointerFacts::of(&self.opened.context, address).map_err(failed)?;
+        if facts.device_address == address {
             return Ok(());
         }
+        let found = match (facts.kind, facts.device_address) {
+            (PointerKind::Device, 0) => {
+                format!("of device {}, which this one does not reach", facts.device.unwrap_or(-1))
+            }
+            (_, 0) => "which the driver does not know".to_owned(),
+            (_, other) => format!("which the device finds at {other:#x}"),
+        };
         Err(Error::usage(
             format!(
-                "expected memory of device {} or pinned host memory, found {address:#x}, which the driver does not know",
+                "expected memory of device {} or pinned host memory, found {address:#x}, {found}",
                 self.ordinal()
             ),
-            "give device memory, pin host memory, or make the call with host slices, which are copied",
+            "give the rank's own device memory, pin host memory, or make the call with host slices, which are copied",
         ))
     }
 }

@@ -88,7 +88,7 @@ impl Lending {
         opened: &Opened,
         peers: &Peers,
     ) -> Result<Registration> {
-        let facts = PointerFacts::of(opened.context.driver(), start).map_err(failed)?;
+        let facts = PointerFacts::of(&opened.context, start).map_err(failed)?;
         let ends_inside =
             facts.base != 0 && (start - facts.base).saturating_add(bytes as u64) <= facts.bytes as u64;
         let is_there = facts.kind != PointerKind::Unknown && ends_inside;
@@ -149,7 +149,7 @@ pub(super) fn count(mut lent: Vec<Arc<Lendable>>) {
 
 /// Whether the peers that borrow reach memory that nobody has registered.
 fn reaches((start, bytes): (u64, usize), opened: &Opened, peers: &Peers) -> bool {
-    let Ok(facts) = PointerFacts::of(opened.context.driver(), start) else { return false };
+    let Ok(facts) = PointerFacts::of(&opened.context, start) else { return false };
     let is_whole = facts.base != 0 && (start - facts.base).saturating_add(bytes as u64) <= facts.bytes as u64;
     is_whole && why_not(&facts, opened, peers).is_none()
 }

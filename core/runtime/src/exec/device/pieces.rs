@@ -70,7 +70,7 @@ impl Pieces {
         let (mut descriptors, mut handles) = (true, true);
         while at < end {
             let (base, length) = PointerFacts::range(context, at).map_err(text)?;
-            let facts = PointerFacts::of(context.driver(), at).map_err(text)?;
+            let facts = PointerFacts::of(context, at).map_err(text)?;
             if let Some(reason) = not_its_own(&facts, &device.opened) {
                 return Err(reason);
             }

@@ -303,7 +303,7 @@ fn offer(
     };
     let (Some(device), None) = (device, &offer.mistake) else { return Ok((offer, Vec::new())) };
     let opened = &device.opened;
-    let facts = PointerFacts::of(opened.context.driver(), address).map_err(failed)?;
+    let facts = PointerFacts::of(&opened.context, address).map_err(failed)?;
     offer.device = opened.uuid;
     if facts.kind != PointerKind::Device || facts.ipc_capable {
         offer.refusal = why_not(&facts, opened, &device.peers);
