@@ -8,6 +8,7 @@ mod captures;
 mod channels;
 mod compiled;
 mod contexts;
+mod copies;
 mod failures;
 mod graphs;
 mod groups;

@@ -150,13 +150,20 @@ pub(crate) fn memcpy_async(to: u64, from: u64, bytes: usize, stream: usize) -> A
     let stream = stream::of(stream)?;
     let device = stream.device;
     check(device, &[(to, bytes), (from, bytes)])?;
+    let is_pageable = |address| state::lock(|state| state.range(address).is_none());
+    let waits = bytes > MOST_STAGED && stream.part().is_none() && (is_pageable(to) || is_pageable(from));
     let work = move || {
         check(device, &[(to, bytes), (from, bytes)]).map_err(|_| ILLEGAL_ADDRESS)?;
         // SAFETY: both ranges were checked above; ordinary host memory the caller keeps valid.
         unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
         Ok(())
     };
-    stream.submit("copy", Arc::new(work))
+    stream.submit("copy", Arc::new(work))?;
+    if waits {
+        // As drivers may, from memory that is not pinned and where their own does not hold all of it.
+        stream.synchronize();
+    }
+    Ok(())
 }
 
 pub(crate) fn memset_bytes_async(address: u64, value: u8, bytes: usize, stream: usize) -> Answer {
@@ -288,5 +295,7 @@ pub(crate) fn check(device: usize, ranges: &[(u64, usize)]) -> Answer {
     state::lock(|state| ranges.iter().try_for_each(|(address, bytes)| state.check(device, *address, *bytes)))
 }
 
+/// Of memory that is not pinned the driver takes so much aside.
+const MOST_STAGED: usize = 64 << 10;
 const SYNC_MEMOPS: i32 = 6;
 const DMA_BUF: i32 = 1;

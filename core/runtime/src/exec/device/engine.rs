@@ -45,6 +45,9 @@ pub(crate) struct DeviceEngine {
     queue: VecDeque<Queued>,
     pub(super) signals: Arc<Signals>,
     pub(super) own_stream: Arc<Stream>,
+    /// For copies from and to the host, which may wait for all that is on their stream: it never carries kernels that wait
+    /// for anybody, who may be whoever drives this engine.
+    pub(super) copy_stream: Stream,
     pub(super) streams: HashMap<Order, Arc<Stream>>,
     pub(super) last: HashMap<Order, (StreamPlace, Arc<Event>)>,
     pub(super) spare_events: Vec<Arc<Event>>,
@@ -227,11 +230,12 @@ impl DeviceEngine {
                 Kept { stream, signals, kernels: Kernels::new(), lending, windows }
             }
         };
-        let mut edges = Edges::new((me, n), view, &opened, &own_stream)?;
+        let copy_stream = Stream::new(&opened.context, 0).map_err(failed)?;
+        let mut edges = Edges::new((me, n), view, &opened, &copy_stream)?;
         let barriers = opened.memory(usize::from(view.channels) * 2 * size_of::<LaneBarrier>())?;
-        barriers.fill(0, &own_stream).map_err(failed)?;
-        let one_shot = OneShot::new((me, n), &peers, &opened, &own_stream)?;
-        let two_shot = TwoShot::new((me, n), &peers, (&opened, &signals), &own_stream)?;
+        barriers.fill(0, &copy_stream).map_err(failed)?;
+        let one_shot = OneShot::new((me, n), &peers, &opened, &copy_stream)?;
+        let two_shot = TwoShot::new((me, n), &peers, (&opened, &signals), &copy_stream)?;
         let loading = (&mut kernels, &*own_stream);
         let switch = Switch::agree(&opened, (me, n), (&peers, infos), loading, gather)?;
         edges.copies = switch.as_ref().map(Switch::copies);
@@ -243,6 +247,7 @@ impl DeviceEngine {
             queue: VecDeque::new(),
             signals,
             own_stream,
+            copy_stream,
             streams: HashMap::new(),
             last: HashMap::new(),
             spare_events: Vec::new(),
@@ -454,7 +459,7 @@ impl DeviceEngine {
         let Some(places) = send.zip(find(call.bound.recv.addr(), target.bytes.1)).map(<[_; 2]>::from) else {
             return Ok(None);
         };
-        two_shot.learn(&places, &self.opened, &self.own_stream)?;
+        two_shot.learn(&places, &self.opened, &self.copy_stream)?;
         Ok(Some(places))
     }
 
@@ -641,7 +646,11 @@ impl DeviceEngine {
         let Some(target) = &queued.target else {
             let stream = self.stream_of(&queued.call.bound)?;
             if let Some((staged, copies)) = &queued.staged {
-                let (send, recv) = self.staging.bring(staged, copies, &stream)?;
+                let (send, recv) = self.staging.bring(staged, copies, &self.copy_stream)?;
+                let brought = self.event()?;
+                let followed = brought.record(&self.copy_stream).and_then(|()| stream.wait(&brought));
+                self.spare_events.push(brought);
+                followed.map_err(failed)?;
                 (queued.call.bound.send, queued.call.bound.recv) = (send as *const u8, recv as *mut u8);
             }
             queued.event = self.launch(&queued.call, prepared, &mut queued.used, (&stream, None))?;
@@ -708,7 +717,7 @@ impl DeviceEngine {
             }
             let Some(mut queued) = self.queue.remove(index) else { return Ok(moved) };
             if let Some((staged, copies)) = &mut queued.staged {
-                self.staging.take_back(staged, copies, &self.own_stream)?;
+                self.staging.take_back(staged, copies, &self.copy_stream)?;
             }
             self.complete(queued);
             moved = true;
@@ -727,12 +736,15 @@ impl DeviceEngine {
         }
     }
 
-    /// Sets the abort flag and waits for kernels that run.
+    /// Sets the abort flag and waits for kernels that run, and for copies of calls that were not launched.
     fn stop(&self) {
         self.windows.leases.silence();
         self.signals.abort();
         for event in self.queue.iter().filter_map(|queued| queued.event.as_ref()) {
             wait_for(event);
+        }
+        if let Err(error) = self.copy_stream.synchronize() {
+            tracing::debug!(%error, "a copy ended badly");
         }
     }
 }

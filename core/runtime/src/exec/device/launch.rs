@@ -289,7 +289,7 @@ impl DeviceEngine {
         if let Some(known) = self.programs.get(&key).filter(|known| known.channels >= channels) {
             return Ok(known.memory.address());
         }
-        let device = (&*self.opened, &*self.own_stream);
+        let device = (&*self.opened, &self.copy_stream);
         for of in edges(program, self.n, self.me, root, None) {
             for channel in (0..channels).map(Channel) {
                 self.edges.ensure((purpose, of, channel), &self.peers, device, fabric)?;
@@ -309,7 +309,7 @@ impl DeviceEngine {
         // Kept also if it cannot be written: freeing it would wait for kernels that may wait for this rank.
         let kept =
             self.programs.entry(key).or_insert(Program { _checked: Arc::clone(program), memory, channels });
-        kept.memory.write(0, &image, &self.own_stream).map_err(failed)?;
+        kept.memory.write(0, &image, &self.copy_stream).map_err(failed)?;
         Ok(address)
     }
 
@@ -347,7 +347,7 @@ impl DeviceEngine {
                 ..DeviceComm::default()
             });
             let bytes: Vec<u8> = comms.iter().flat_map(bytes_of).copied().collect();
-            self.comms[purpose as usize].write(0, &bytes, &self.own_stream).map_err(failed)?;
+            self.comms[purpose as usize].write(0, &bytes, &self.copy_stream).map_err(failed)?;
         }
         Ok(())
     }
@@ -375,7 +375,7 @@ impl DeviceEngine {
     ///
     /// Of the driver.
     pub(crate) fn multicast_payloads(&self) -> Result<u64> {
-        self.switch.as_ref().map_or(Ok(0), |switch| switch.sent(&self.own_stream))
+        self.switch.as_ref().map_or(Ok(0), |switch| switch.sent(&self.copy_stream))
     }
 
     /// The protocol that a call's edges follow.

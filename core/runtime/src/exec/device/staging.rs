@@ -45,7 +45,8 @@ impl Staging {
         self.spare.extend(copies.recv.into_iter().chain(copies.send));
     }
 
-    /// Copies a call's buffers to the device when `stream` comes to it; where they are there. What the call does not
+    /// Copies a call's buffers to the device, through a stream without kernels that wait for anybody: of memory that is not
+    /// pinned it may wait for all that is there. Where they are on the device. What the call does not
     /// write comes back as it was, so the receive buffer is copied as well.
     ///
     /// # Errors
@@ -59,7 +60,7 @@ impl Staging {
         Ok((copy_of(staged.send, copies.send.as_ref(), stream)?, recv))
     }
 
-    /// Copies the result back and keeps the memory. Blocks for the copy.
+    /// Copies the result back and keeps the memory, through a stream as above; the call is done. Blocks for the copy.
     pub(super) fn take_back(&mut self, staged: &Staged, copies: &mut Copies, stream: &Stream) -> Result<()> {
         if let Some(recv) = copies.recv.take() {
             // SAFETY: the request's buffer has so many bytes and is borrowed until the call is complete.
