@@ -78,6 +78,13 @@ fn every_dtype_and_operation_on_devices() {
 }
 
 #[test]
+fn kernels_have_no_more_threads_than_they_take() {
+    let most = [("CCL_CUDA_THREADS", "1024")];
+    let Some(config) = on("0", "kernels_have_no_more_threads_than_they_take", &most) else { return };
+    sweep_of(&config, 2, &[257], &[Dtype::F32], &[Collective::AllReduce]);
+}
+
+#[test]
 fn hosts_and_devices_together() {
     let Some(config) = on("0,none,1,none", "hosts_and_devices_together", &[]) else { return };
     sweep_of(&config, 4, &[1, 1031], &[Dtype::F32], &all());

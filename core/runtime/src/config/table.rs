@@ -218,7 +218,7 @@ settings! {
         /// Multicast memory (NVLink SHARP) between devices of a host, by which what all ranks are sent is stored once: 0 does
         /// without, 1 and 2 use it where every rank has a device of its own and all devices can.
         cuda_switch: Between<0, 2> = "2", CCL_CUDA_SWITCH [NCCL_NVLS_ENABLE], Must;
-        /// Threads of each block of a kernel, a multiple of 32.
+        /// Threads of each block of a kernel, a multiple of 32; no more than the kernel takes, which is 544 at most.
         cuda_threads: Between<64, 1024> = "512", CCL_CUDA_THREADS [NCCL_NTHREADS], May;
     }
     Choosing {

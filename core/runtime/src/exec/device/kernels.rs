@@ -15,22 +15,26 @@ pub(super) struct Kernels {
     /// By the images that they are.
     modules: HashMap<String, Arc<Module>>,
     loaded: HashMap<String, Kernel>,
+    /// Whether it was said that kernels take fewer threads than they were to have.
+    has_told: bool,
 }
 
 /// A kernel and how many of its blocks the device holds at once.
 #[derive(Clone)]
 pub(super) struct Kernel {
     pub(super) function: Function,
+    /// Threads of each block: as many as were asked for, or as it takes.
+    pub(super) threads: u32,
     most_blocks: u32,
 }
 
 impl Kernels {
     pub(super) fn new() -> Kernels {
-        Kernels { modules: HashMap::new(), loaded: HashMap::new() }
+        Kernels { modules: HashMap::new(), loaded: HashMap::new(), has_told: false }
     }
 
-    /// The kernel of this name, whose blocks have so many threads and bytes of shared memory; loaded on first use, which
-    /// blocks.
+    /// The kernel of this name, whose blocks have so many threads, if it takes as many, and bytes of shared memory; loaded on
+    /// first use, which blocks.
     ///
     /// # Errors
     ///
@@ -39,7 +43,7 @@ impl Kernels {
         &mut self,
         opened: &Opened,
         name: String,
-        (threads, shared_bytes): (u32, u32),
+        (wanted, shared_bytes): (u32, u32),
     ) -> Result<Kernel> {
         if let Some(kernel) = self.loaded.get(&name) {
             return Ok(kernel.clone());
@@ -47,8 +51,13 @@ impl Kernels {
         let module = self.module(opened, &name)?;
         let function = module.function(&name).map_err(failed)?;
         function.load().map_err(failed)?;
+        let most = function.attributes().map_err(failed)?.max_threads / WARP * WARP;
+        let threads = wanted.min(most);
+        if threads < wanted && !std::mem::replace(&mut self.has_told, true) {
+            tracing::info!(target: "ccl::exec", kernel = name, wanted, threads, "kernels take fewer threads");
+        }
         let blocks = function.blocks_per_multiprocessor(threads, shared_bytes as usize).map_err(failed)?;
-        let kernel = Kernel { function, most_blocks: blocks * opened.multiprocessors };
+        let kernel = Kernel { function, threads, most_blocks: blocks * opened.multiprocessors };
         self.loaded.insert(name, kernel.clone());
         Ok(kernel)
     }
@@ -96,6 +105,8 @@ fn loaded(image: &Image, opened: &Opened, kernel: &str) -> Result<Arc<Module>, M
     Ok(module)
 }
 
+/// Threads that run together: blocks have whole ones.
+const WARP: u32 = 32;
 /// By context and image.
 static LOADED: Mutex<Vec<(usize, String, Weak<Module>)>> = Mutex::new(Vec::new());
 

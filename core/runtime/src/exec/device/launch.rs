@@ -32,7 +32,6 @@ pub(crate) struct Prepared {
     kernel: Kernel,
     pub(super) protocol: Protocol,
     blocks: u32,
-    threads: u32,
     shared_bytes: u32,
     tables: Option<PinnedMemory>,
     /// Whether peers may read what is sent where it lies.
@@ -49,7 +48,6 @@ pub(crate) struct Prepared {
 struct Before {
     kernel: Kernel,
     blocks: u32,
-    threads: u32,
 }
 
 impl Prepared {
@@ -112,7 +110,6 @@ impl DeviceEngine {
             kernel,
             protocol,
             blocks,
-            threads,
             shared_bytes: SHARED_BYTES,
             tables,
             lends: false,
@@ -132,7 +129,6 @@ impl DeviceEngine {
             kernel,
             protocol: Protocol::Ll,
             blocks,
-            threads,
             shared_bytes,
             tables: None,
             lends: false,
@@ -157,7 +153,7 @@ impl DeviceEngine {
         let shared_bytes = Special::TwoShot.shared_bytes() as u32;
         let kernel = self.kernels.of(&self.opened, name, (threads, shared_bytes))?;
         kernel.admit(blocks, self.peers.sharing, &self.opened)?;
-        Ok(Some(Before { kernel, blocks, threads }))
+        Ok(Some(Before { kernel, blocks }))
     }
 
     /// Launches a call's kernel; what is recorded behind it, unless it is captured. What it uses is kept for
@@ -188,7 +184,7 @@ impl DeviceEngine {
         if let (Some(before), Some(two_shot)) = (&prepared.before, &self.two_shot) {
             let launch = Launch {
                 grid: [before.blocks, 1, 1],
-                block: [before.threads, 1, 1],
+                block: [before.kernel.threads, 1, 1],
                 shared_bytes: Special::TwoShot.shared_bytes() as u32,
                 attributes: &[],
             };
@@ -199,7 +195,7 @@ impl DeviceEngine {
         }
         let launch = Launch {
             grid: [prepared.blocks, 1, 1],
-            block: [prepared.threads, 1, 1],
+            block: [prepared.kernel.threads, 1, 1],
             shared_bytes: prepared.shared_bytes,
             attributes: &[],
         };

@@ -218,8 +218,12 @@ impl Switch {
         let threads = block_threads(opened.worker_threads);
         let name = kernel_name(Collective::Broadcast, Dtype::U8, ReduceOp::Sum, Protocol::Simple);
         let kernel = kernels.of(opened, name, (threads, SHARED_BYTES))?;
-        let launch =
-            Launch { grid: [1; 3], block: [threads, 1, 1], shared_bytes: SHARED_BYTES, attributes: &[] };
+        let launch = Launch {
+            grid: [1; 3],
+            block: [kernel.threads, 1, 1],
+            shared_bytes: SHARED_BYTES,
+            attributes: &[],
+        };
         // SAFETY: the kernel takes one `LaunchArgs`, and all that it leads to lives until the stream was waited for.
         unsafe { launch.run(&kernel.function, stream, &args) }
             .and_then(|()| stream.synchronize())
