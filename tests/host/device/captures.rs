@@ -150,3 +150,81 @@ fn ends_leave_captures_of_other_threads_alone() {
         fake.assert_nothing_is_left("ends beside a capture");
     });
 }
+
+/// A message to the other rank and one from it, in one group.
+fn exchange(comm: &Communicator, buffers: &[DeviceBuffer; 2], stream: &Stream) -> Result<()> {
+    let peer = Rank(1 - comm.rank().0);
+    let call = |request: Request<'static>| Request { count: 1000, ..request };
+    let at = |buffer: &DeviceBuffer| (buffer.address() as *const u8, buffer.address() as *mut u8);
+    ccl::group(|group| {
+        // SAFETY: the buffers outlive the work on the stream and its graph.
+        #[allow(unsafe_code)]
+        unsafe {
+            let (send, recv) = (at(&buffers[0]).0, at(&buffers[1]).1);
+            let nothing: &'static mut [i32] = &mut [];
+            group.enqueue(
+                comm,
+                call(Request::send(&[0i32; 0], peer)),
+                Addresses::new(send, std::ptr::null_mut()),
+                stream,
+            );
+            group.enqueue(
+                comm,
+                call(Request::recv(nothing, peer)),
+                Addresses::new(std::ptr::null(), recv),
+                stream,
+            );
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn groups_run_while_another_of_the_same_ranks_is_captured() {
+    alone(module_path!(), "groups_run_while_another_of_the_same_ranks_is_captured", &[], |fake| {
+        let config = settings(&[]);
+        local::run_with(&config, 2, |comm| {
+            let (peer, (seen, own)) = (1 - comm.rank().0 as i32, stream(fake, &config, 0));
+            let eager = Stream::on_device(&config, 0)?;
+            let make = || -> Result<_> {
+                Ok([DeviceBuffer::new(&config, 0, 4000)?, DeviceBuffer::new(&config, 0, 4000)?])
+            };
+            let (mut captured, mut other) = (make()?, make()?);
+            captured[0].write(&[10 + comm.rank().0 as i32; 1000])?;
+            other[0].write(&[20 + comm.rank().0 as i32; 1000])?;
+            let assert_has = |buffers: &[DeviceBuffer; 2], wanted: i32| {
+                let mut values = [0i32; 1000];
+                buffers[1].read(&mut values)?;
+                assert_eq!(values, [wanted; 1000]);
+                Ok::<_, ccl::Error>(())
+            };
+            let mut streams = Vec::new();
+            for turn in 0..3 {
+                own.begin_capture(CaptureMode::ThreadLocal).unwrap();
+                exchange(&comm, &captured, &seen)?;
+                exchange(&comm, &other, &eager)?;
+                exchange(&comm, &captured, &seen)?;
+                let graph = own.end_capture().unwrap();
+                eager.synchronize()?;
+                assert_has(&other, 20 + peer)?;
+                let mut exec = graph.instantiate().unwrap();
+                // SAFETY: the buffers outlive the work of the graph.
+                #[allow(unsafe_code)]
+                unsafe {
+                    exec.launch(&own).unwrap();
+                }
+                seen.synchronize()?;
+                assert_has(&captured, 10 + peer)?;
+                other[1].write(&[turn; 1000])?;
+                captured[1].write(&[turn; 1000])?;
+                comm.barrier()?;
+                streams.push(fake.live("stream"));
+                comm.barrier()?;
+            }
+            assert_eq!(streams[1..], [streams[0]; 2], "streams of captures that ended are used again");
+            Ok(())
+        })
+        .unwrap();
+        fake.assert_nothing_is_left("groups beside captures");
+    });
+}

@@ -22,6 +22,8 @@ pub(super) struct Captured {
     /// Numbers of calls whose graphs are gone.
     gone: Arc<Mutex<Vec<u64>>>,
     last: Vec<Last>,
+    /// Streams of calls beside others, by the capture that they took part in last.
+    beside: Vec<(u64, Order, Arc<Stream>)>,
 }
 
 /// What one captured call uses, for as long as a graph may run it.
@@ -114,6 +116,32 @@ impl Captured {
         event.record(stream).map_err(failed)?;
         self.last.push(Last { capture, order, stream: number, event });
         Ok(())
+    }
+
+    /// The stream of calls beside others in one capture. It takes part until that ends, so no call outside uses it meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(super) fn stream_beside(
+        &mut self,
+        info: &CaptureInfo,
+        order: Order,
+        opened: &Opened,
+    ) -> Result<Arc<Stream>> {
+        let known = self.beside.iter().find(|(capture, other, _)| (*capture, *other) == (info.id(), order));
+        if let Some((.., stream)) = known {
+            return Ok(Arc::clone(stream));
+        }
+        for (capture, other, stream) in &mut self.beside {
+            if *capture != info.id() && !stream.capture_status().map_err(failed)?.is_capturing() {
+                (*capture, *other) = (info.id(), order);
+                return Ok(Arc::clone(stream));
+            }
+        }
+        let stream = Arc::new(Stream::new(&opened.context, 0).map_err(failed)?);
+        self.beside.push((info.id(), order, Arc::clone(&stream)));
+        Ok(stream)
     }
 
     fn gone(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {

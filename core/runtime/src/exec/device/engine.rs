@@ -663,7 +663,10 @@ impl DeviceEngine {
                 self.launch(&queued.call, prepared, &mut queued.used, (&target.stream, capture))?;
             return Ok(());
         }
-        let beside = self.stream_of(&queued.call.bound)?;
+        let beside = match capture {
+            Some(info) => self.captured.stream_beside(info, order(&queued.call.bound), &self.opened)?,
+            None => self.stream_of(&queued.call.bound)?,
+        };
         self.leave_for(&beside, &target.stream)?;
         queued.event = self.launch(&queued.call, prepared, &mut queued.used, (&beside, capture))?;
         let after = self.event()?;
