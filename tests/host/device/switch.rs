@@ -92,6 +92,27 @@ fn selection_knows_how_devices_reach_each_other() {
     });
 }
 
+/// Text for devices that have no multicast memory has plain stores in its place, on whatever device it runs.
+#[test]
+fn text_for_earlier_devices_stores_nothing_for_all() {
+    let earlier = [("CCL_FAKE_NVRTC_TARGET", "80"), ("CCL_FAKE_DEVICES", "3")];
+    alone(module_path!(), "text_for_earlier_devices_stores_nothing_for_all", &earlier, |fake| {
+        let nvrtc = ccl_tests::program::fake_driver().to_str().unwrap().to_owned().leak();
+        let compiling =
+            [("CCL_CUDA_IMAGE", ""), ("CCL_NVRTC_LIBRARY", &*nvrtc), ("CCL_KERNEL_CACHE", "none")];
+        let config = with(&compiling);
+        if ccl::kernel_supply(&config, None).from.contains("embedded") {
+            return ccl_tests::skip(
+                "text_for_earlier_devices_stores_nothing_for_all",
+                "this build embeds kernels",
+            );
+        }
+        let ways = local::run_with(&config, 3, |comm| calls(&comm)).unwrap();
+        assert!(ways.iter().all(|(ways, sent)| *ways == [Some("simple"); 3] && *sent == 0), "{ways:?}");
+        fake.assert_nothing_is_left("edges in place of multicast memory");
+    });
+}
+
 /// What the cost model counts once is what goes through multicast memory, whatever the protocols, on all ranks alike.
 #[test]
 fn selection_knows_what_is_stored_once() {

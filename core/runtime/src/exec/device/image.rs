@@ -97,6 +97,11 @@ impl Supply {
         ways.iter().map(move |way| way(self, kernel))
     }
 
+    /// What the first image that holds a kernel is for, if that is known. Loads and compiles nothing.
+    pub(super) fn first_target(&self, kernel: &str) -> Option<Target> {
+        self.images(kernel).find_map(Result::ok).and_then(|image| image.target)
+    }
+
     fn in_named(&self, kernel: &str) -> Result<Image> {
         let named = self.named.as_deref().unwrap_or(Path::new(""));
         let file = if named.is_dir() { part(named, kernel)? } else { named.to_owned() };

@@ -13,6 +13,7 @@ use ccl_kernels::layout::{
     edge_index, record_of,
 };
 use ccl_kernels::shape::{self, Protocol, SHARED_BYTES, block_threads, kernel_name, plan_image};
+use ccl_kernels::target::Target;
 use ccl_plan::{Algorithm, Channel, Collective, Dtype, Place, Plan, Rank, ReduceOp};
 use serde::{Deserialize, Serialize};
 
@@ -216,8 +217,7 @@ impl Switch {
         let count = TOKEN_BYTES as u64;
         let args = LaunchArgs { comm, plan, input, output, count, chunk_count: count, ..PROBE };
         let threads = block_threads(opened.worker_threads);
-        let name = kernel_name(Collective::Broadcast, Dtype::U8, ReduceOp::Sum, Protocol::Simple);
-        let kernel = kernels.of(opened, name, (threads, SHARED_BYTES))?;
+        let kernel = kernels.of(opened, probe_kernel(), (threads, SHARED_BYTES))?;
         let launch = Launch {
             grid: [1; 3],
             block: [kernel.threads, 1, 1],
@@ -337,12 +337,33 @@ fn needed(opened: &Opened, slots: Slots) -> Tried<usize> {
     if !(able.multicast && able.virtual_memory && able.posix_handles) {
         return Err(format!("device {} or its driver has no multicast memory", device.ordinal()));
     }
+    if let Some(target) =
+        opened.kernels.first_target(&probe_kernel()).filter(|target| !knows_multicast(*target))
+    {
+        let device = device.ordinal();
+        return Err(format!(
+            "the kernels of device {device} are for {target}, which knows no multicast memory"
+        ));
+    }
     let wanted = slots.n as usize * slots.bytes_of_rank();
     let own = PhysicalMemory::granularity(device, Sharing::Descriptor).map_err(text)?;
     let driver = opened.context.driver();
     let all = Multicast::granularity(driver, slots.n, wanted.next_multiple_of(own), Sharing::Descriptor);
     // Powers of two, so the larger is a multiple of the smaller.
     Ok(wanted.next_multiple_of(own.max(all.map_err(text)?)))
+}
+
+/// The kernel that probes multicast memory; what serves it serves all.
+fn probe_kernel() -> String {
+    kernel_name(Collective::Broadcast, Dtype::U8, ReduceOp::Sum, Protocol::Simple)
+}
+
+/// Whether code for a target has the instructions for multicast memory. Older text has plain ones in their place, on
+/// whatever device it runs.
+fn knows_multicast(target: Target) -> bool {
+    match target {
+        Target::Machine(capability) | Target::Portable(capability) => capability >= 90,
+    }
 }
 
 /// What all ranks bind, or why they do not. The same on all ranks.
