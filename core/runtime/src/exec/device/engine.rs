@@ -42,7 +42,7 @@ pub(crate) struct DeviceEngine {
     pub(super) me: Rank,
     pub(super) n: u32,
     // Kernels are ended before the memory below goes: see `Drop`.
-    queue: VecDeque<Queued>,
+    pub(super) queue: VecDeque<Queued>,
     pub(super) signals: Arc<Signals>,
     pub(super) own_stream: Arc<Stream>,
     /// For copies from and to the host, which may wait for all that is on their stream: it never carries kernels that wait
@@ -105,9 +105,9 @@ unsafe impl Send for Staged {}
 // SAFETY: as above; addresses of device memory mean nothing to threads.
 unsafe impl Send for Call {}
 
-struct Queued {
+pub(super) struct Queued {
     call: Call,
-    gate: Option<Gate>,
+    pub(super) gate: Option<Gate>,
     /// Host memory of the call.
     staged: Option<(Staged, super::staging::Copies)>,
     /// Where a call on device memory goes.
@@ -116,7 +116,7 @@ struct Queued {
     prepared: Option<Prepared>,
     used: Used,
     /// Recorded behind the kernel; `None` before the launch.
-    event: Option<Arc<Event>>,
+    pub(super) event: Option<Arc<Event>>,
 }
 
 /// Messages of a group beside the caller's stream.
@@ -545,17 +545,6 @@ impl DeviceEngine {
         self.queue.front().map(|queued| &queued.call)
     }
 
-    /// Ends all kernels and waits until none runs: no buffer is used once this returns. Every gate fails.
-    pub(crate) fn abort(&mut self, error: &Error) {
-        let _relaxed = self.leave_captures_alone();
-        self.stop();
-        for queued in self.queue.drain(..) {
-            if let Some(gate) = queued.gate {
-                gate.fail(error.clone());
-            }
-        }
-    }
-
     /// What a kernel said, for people.
     fn told(&self, fault: DeviceFault, error: &DeviceError) -> Stop {
         let peer = Rank(error.peer);
@@ -738,49 +727,11 @@ impl DeviceEngine {
             gate.pass();
         }
     }
-
-    /// Sets the abort flag and waits for kernels that run, and for copies of calls that were not launched.
-    fn stop(&self) {
-        self.windows.leases.silence();
-        self.signals.abort();
-        for event in self.queue.iter().filter_map(|queued| queued.event.as_ref()) {
-            wait_for(event);
-        }
-        if let Err(error) = self.copy_stream.synchronize() {
-            tracing::debug!(%error, "a copy ended badly");
-        }
-    }
-}
-
-impl Drop for DeviceEngine {
-    fn drop(&mut self) {
-        let _relaxed = self.leave_captures_alone();
-        if !self.is_put_down {
-            self.stop();
-        }
-        for stream in self.streams.values().chain([&self.own_stream]) {
-            if let Err(error) = stream.synchronize() {
-                tracing::debug!(%error, "a stream ended badly");
-            }
-        }
-    }
 }
 
 /// Lets the calling thread do what would break captures that have nothing to do with it.
 pub(super) fn leave_captures_alone(opened: &Opened) -> Option<RelaxedCapture> {
     RelaxedCapture::enter(opened.context.driver()).ok()
-}
-
-/// Waits for a kernel that was told to end. Whoever called may free what it uses, so a driver that will not wait because of
-/// somebody's capture is asked again.
-fn wait_for(event: &Event) {
-    while let Err(error) = event.synchronize() {
-        if error.fault() != ccl_cuda::Fault::Capture {
-            tracing::debug!(%error, "a kernel ended badly");
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// How long nothing moves before a call is taken to wait for a peer that has ended its edge.

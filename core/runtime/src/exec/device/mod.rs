@@ -13,6 +13,7 @@ mod channels;
 mod compiler;
 mod dormant;
 mod edges;
+mod ending;
 mod engine;
 mod image;
 mod kernels;
