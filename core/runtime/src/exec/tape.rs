@@ -457,6 +457,11 @@ fn sends(entry: &Entry, fabric: &mut Fabric) -> bool {
 /// Shorter payloads are copied to slots, and go by shorter ways.
 const SENT_BYTES: usize = 1 << 10;
 
+/// From so many bytes on a network sends from user memory: two messages cost less than a copy then.
+const ON_THE_WAY_BYTES: usize = 16 << 10;
+/// Entries of the longest tape: 64 take 12 KiB, and evaluating as many again would cost 2 to 4 µs.
+const LONGEST: usize = 64;
+
 #[cfg(test)]
 mod tests {
     use ccl_plan::ReduceOp;
@@ -496,8 +501,3 @@ mod tests {
         }
     }
 }
-
-/// From so many bytes on a network sends from user memory: two messages cost less than a copy then.
-const ON_THE_WAY_BYTES: usize = 16 << 10;
-/// Entries of the longest tape: 64 take 12 KiB, and evaluating as many again would cost 2 to 4 µs.
-const LONGEST: usize = 64;

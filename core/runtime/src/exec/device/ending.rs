@@ -14,6 +14,7 @@ impl DeviceEngine {
     /// it starts, and what it uses stays until this is dropped.
     pub(crate) fn abort(&mut self, error: &Error) {
         let _relaxed = self.leave_captures_alone();
+        self.windows.leases.silence();
         self.signals.abort();
         let begin = Instant::now();
         while self.is_running() && begin.elapsed() < PATIENCE {
