@@ -259,57 +259,6 @@ fn an_abort_ends_kernels_that_wait() {
 }
 
 #[test]
-fn an_abort_does_not_hold_up_the_communicator_before_it_on_a_stream() {
-    let test = "an_abort_does_not_hold_up_the_communicator_before_it_on_a_stream";
-    alone(module_path!(), test, &[], |fake| {
-        let config = settings(&[("CCL_P2P_DISABLE", "1")]);
-        let ids = [(); 2].map(|()| UniqueId::generate_local(&config).unwrap());
-        let met = std::sync::Barrier::new(2);
-        let rank = |rank: u32| -> Result<()> {
-            let join = |id| Communicator::init_rank(id, Rank(rank), 2, &config);
-            let (first, second) = (join(&ids[0])?, join(&ids[1])?);
-            let stream = Stream::on_device(&config, 0)?;
-            let mut buffers = [DeviceBuffer::new(&config, 0, 4000)?, DeviceBuffer::new(&config, 0, 4000)?];
-            buffers[0].write(&[1i32; 1000])?;
-            let call =
-                || Request { count: 1000, ..Request::all_reduce_in_place(&mut [0i32; 0], ReduceOp::Sum) };
-            let [one, other] = &mut buffers;
-            // SAFETY: the buffers outlive the communicators' work, and nobody touches them until the stream is done.
-            #[allow(unsafe_code)]
-            let enqueue = |comm: &Communicator, buffer: &mut DeviceBuffer| unsafe {
-                comm.enqueue(call(), Addresses::in_place(buffer), &stream)
-            };
-            if rank == 0 {
-                // Nobody but the progress thread moves either on.
-                enqueue(&first, one)?;
-                enqueue(&second, other)?;
-                met.wait();
-                met.wait();
-                assert!(second.async_error().is_some());
-            } else {
-                met.wait();
-                second.aborter().abort("the test is about this");
-                std::thread::sleep(Duration::from_millis(500));
-                enqueue(&first, one)?;
-                met.wait();
-            }
-            first.barrier()?;
-            drop(second);
-            let mut values = [0i32; 1000];
-            one.read(&mut values)?;
-            assert_eq!(values, [2; 1000]);
-            first.barrier()
-        };
-        std::thread::scope(|scope| {
-            let other = scope.spawn(|| rank(1));
-            rank(0).unwrap();
-            other.join().unwrap().unwrap();
-        });
-        fake.assert_nothing_is_left("an abort behind another communicator");
-    });
-}
-
-#[test]
 fn a_killed_process_ends_kernels_that_wait_for_it() {
     alone(module_path!(), "a_killed_process_ends_kernels_that_wait_for_it", &[], |fake| {
         if let Ok(id) = std::env::var(PEER) {

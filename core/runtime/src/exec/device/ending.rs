@@ -1,53 +1,31 @@
 //! How a device's engine ends: kernels are told to, and nothing that they use goes before they have.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ccl_cuda::{Event, Progress};
+use ccl_cuda::Event;
 
 use super::engine::DeviceEngine;
 use crate::error::Error;
 
 impl DeviceEngine {
-    /// Ends all kernels and waits until none runs: no host slice is used once this returns. Every gate fails.
-    ///
-    /// A kernel may stand behind one of another communicator that this very thread moves on. It is left to end as soon as
-    /// it starts, and what it uses stays until this is dropped.
+    /// Ends all kernels and waits until none runs: no buffer is used once this returns. Every gate fails.
     pub(crate) fn abort(&mut self, error: &Error) {
         let _relaxed = self.leave_captures_alone();
-        self.windows.leases.silence();
-        self.signals.abort();
-        let begin = Instant::now();
-        while self.is_running() && begin.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        self.end_copies();
-        for mut queued in self.queue.drain(..) {
-            if let Some(gate) = queued.gate.take() {
+        self.stop();
+        for queued in self.queue.drain(..) {
+            if let Some(gate) = queued.gate {
                 gate.fail(error.clone());
             }
-            self.given_up.push(queued);
         }
-    }
-
-    /// Whether a kernel of a queued call has not ended.
-    fn is_running(&self) -> bool {
-        self.queue.iter().filter_map(|queued| queued.event.as_ref()).any(|event| match event.query() {
-            Ok(progress) => progress == Progress::NotReady,
-            Err(error) => error.fault() == ccl_cuda::Fault::Capture,
-        })
     }
 
     /// Sets the abort flag and waits for kernels that run, and for copies of calls that were not launched.
     fn stop(&self) {
         self.windows.leases.silence();
         self.signals.abort();
-        for event in self.queue.iter().chain(&self.given_up).filter_map(|queued| queued.event.as_ref()) {
+        for event in self.queue.iter().filter_map(|queued| queued.event.as_ref()) {
             wait_for(event);
         }
-        self.end_copies();
-    }
-
-    fn end_copies(&self) {
         if let Err(error) = self.copy_stream.synchronize() {
             tracing::debug!(%error, "a copy ended badly");
         }
@@ -79,6 +57,3 @@ fn wait_for(event: &Event) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
-
-/// How long a thread that may have others to move on waits for kernels that were told to end.
-const PATIENCE: Duration = Duration::from_secs(1);

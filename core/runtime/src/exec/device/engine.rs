@@ -43,8 +43,6 @@ pub(crate) struct DeviceEngine {
     pub(super) n: u32,
     // Kernels are ended before the memory below goes: see `Drop`.
     pub(super) queue: VecDeque<Queued>,
-    /// Calls that were given up. Freeing what they use would wait for all kernels of the device, so it stays.
-    pub(super) given_up: Vec<Queued>,
     pub(super) signals: Arc<Signals>,
     pub(super) own_stream: Arc<Stream>,
     /// For copies from and to the host, which may wait for all that is on their stream: it never carries kernels that wait
@@ -247,7 +245,6 @@ impl DeviceEngine {
             me,
             n,
             queue: VecDeque::new(),
-            given_up: Vec::new(),
             signals,
             own_stream,
             copy_stream,
