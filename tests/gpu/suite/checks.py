@@ -15,6 +15,8 @@ BY_THEIR_OWN = {"CCL_CUDA_ONE_SHOT": "64K", "CCL_ALGO": "all_reduce:one_shot"}
 BETWEEN_WINDOWS = {"CCL_CUDA_TWO_SHOT": "1", "CCL_ALGO": "all_reduce:two_shot"}
 # What `ccl perf` says where ranks do not reach each other's windows.
 LOCAL_ONLY = "windows are used locally only"
+# And where nothing of windows in pieces is lent.
+NOT_LENT = "windows are not lent"
 
 
 def prepare(suite):
@@ -70,6 +72,7 @@ def run(suite):
     for ranks_as, what in ("threads", "2 ranks"), ("processes", "2 ranks in processes"):
         suite.step(f"{what}, all-reduces between windows mapped in pieces",
                    lambda ranks_as=ranks_as: windows(suite, 2, ranks_as, "pieces"), 40)
+    suite.step("2 ranks in processes, lent what lies in windows", lambda: lending(suite), 40)
     suite.step("2 ranks of the host, 2 of the device", lambda: mixed(suite), 60)
     for n in (2,) if dry else (1, 2, 4, 8):
         suite.step(f"{n} ranks in graphs", lambda n=n: graphs(suite, n), 40)
@@ -157,6 +160,21 @@ def windows(suite, n, ranks_as, memory="window"):
     replayed = suite.perf("all_reduce", n, words, ranks_as, env, memory)
     for line in suite.complaints.splitlines():
         if LOCAL_ONLY in line:
+            raise Broken(line)
+    return f"{len(made) + len(replayed)} points{how}"
+
+
+def lending(suite):
+    """Every collective on windows in pieces, which other processes read where they are, and replays."""
+    env, how = side_by_side(suite)
+    env = {**env, "CCL_PROTO": "simple"}
+    counts = "67" if suite.dry else "1031,1M+3" if env.get("CUDA_MPS_PIPE_DIRECTORY") else "1031"
+    words = ["--counts", counts, "-d", "float", "--placement", "both", "--iters", "0"]
+    made = suite.perf("all", 2, words, "processes", env, "pieces")
+    words = ["--counts", "67", "-d", "float", "-w", "1", "--graph", "4", "--iters", "3"]
+    replayed = suite.perf("all_gather,broadcast", 2, words, "processes", env, "pieces")
+    for line in suite.complaints.splitlines():
+        if LOCAL_ONLY in line or NOT_LENT in line:
             raise Broken(line)
     return f"{len(made) + len(replayed)} points{how}"
 

@@ -236,6 +236,10 @@ pub(crate) fn register(comm: &Communicator, lane: &mut Lane, bytes: usize) -> Re
         let window = unsafe { comm.register_window_at(memory.address(), bytes) }?;
         if let Some(reason) = window.refusal() {
             crate::text::complain(&format!("ccl perf: windows are used locally only: {reason}"));
+        } else if let (Room::Pieces(_), Some(reason)) =
+            (memory, window.registration().and_then(|registration| registration.refusal()))
+        {
+            crate::text::complain(&format!("ccl perf: windows are not lent: {reason}"));
         }
         mirror.windows.push(window);
     }
