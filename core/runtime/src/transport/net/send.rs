@@ -115,7 +115,10 @@ impl NetSend {
             match sent {
                 Ok(true) => {}
                 Ok(false) => self.window.fill_last(data, bytes),
-                Err(error) => self.state = State::Broken(self.line.error(&error, "send to")),
+                Err(error) => {
+                    self.state = State::Broken(self.line.error(&error, "send to"));
+                    return self.unbroken();
+                }
             }
         }
         self.pump()
