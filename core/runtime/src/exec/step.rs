@@ -190,7 +190,9 @@ impl LaneStep<'_> {
         }
         for (spot, told) in entry.outputs().iter().zip(told) {
             match (*spot, told) {
-                (Spot::To(edge, _), None) => self.fabric.sender(edge).post(entry.bytes, self.call.tag)?,
+                (Spot::To(edge, _), None) => {
+                    self.fabric.sender(edge).post_shared(entry.bytes, self.call.tag)?;
+                }
                 (Spot::To(edge, _), Some(of)) => {
                     self.fabric.point(edge, of, entry.bytes, self.call.tag)?;
                     #[cfg(test)]

@@ -1,5 +1,6 @@
 //! A connected fabric's parts, and how it makes edges of them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ccl_plan::{Channel, Rank};
@@ -8,7 +9,7 @@ use super::checksum::{ChecksumReceive, ChecksumSend, TRAILER_BYTES};
 use super::edge::{EdgeName, ReceiveKind, SendKind};
 use super::fault;
 use super::net::{Network, Peers, SlotShape, Vigil};
-use super::shm::{MemoryReceive, MemorySend, Neighbours, Regions};
+use super::shm::{Ends, MOST_EXCHANGED, MemoryReceive, MemorySend, Neighbours, Pool, Regions, Way};
 use super::trace::{TraceReceive, TraceSend};
 use super::{
     Bell, Checksum, EdgeKey, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo, TransportSettings,
@@ -27,6 +28,8 @@ pub(super) struct Connected {
     pub(super) windows: Windows,
     /// Whether this host has few ranks, and a core for each.
     pub(super) roomy: bool,
+    /// This rank's slots of pairs whose slots go from hand to hand.
+    pub(super) pools: HashMap<EdgeKey, Arc<Pool>>,
     /// What the last-level cache holds.
     pub(super) cache_bytes: usize,
     /// How each rank is reached.
@@ -56,8 +59,9 @@ impl Connected {
         let EdgeKey { peer, channel, tag } = key;
         let kind = match self.neighbours.reachable(peer) {
             Some((local, region)) => {
-                let receiver = (local, Arc::clone(region));
-                SendKind::Memory(MemorySend::new(receiver, self.neighbours.me(), channel, tag, self.roomy)?)
+                let ends = Ends { sender: self.neighbours.me(), receiver: local, channel, tag };
+                let regions = (Arc::clone(self.neighbours.own()), Arc::clone(region));
+                SendKind::Memory(MemorySend::new(ends, regions, self.way(local, key))?)
             }
             None => {
                 let shape = self.net_shape_to(settings, me, peer);
@@ -85,10 +89,10 @@ impl Connected {
         let EdgeKey { peer, channel, tag } = key;
         let kind = match self.neighbours.reachable(peer) {
             Some((local, region)) => {
+                let ends = Ends { sender: local, receiver: self.neighbours.me(), channel, tag };
                 let own = (Arc::clone(self.neighbours.own()), Arc::clone(&self.regions));
-                let theirs = Arc::clone(region);
-                let sender = (theirs, self.neighbours.memory(peer));
-                ReceiveKind::Memory(MemoryReceive::new(own, sender, local, channel, tag, self.roomy)?)
+                let sender = (Arc::clone(region), self.neighbours.memory(peer));
+                ReceiveKind::Memory(MemoryReceive::new(ends, own, sender, self.way(local, key))?)
             }
             None => {
                 let shape = self.net_shape_to(settings, me, peer);
@@ -104,6 +108,17 @@ impl Connected {
             Some(log) => ReceiveEdge::around(TraceReceive { inner: edge, key, log: Arc::clone(log) }),
             None => edge,
         })
+    }
+
+    /// How the edges to and from the rank at a place of the host use their slots.
+    fn way(&mut self, local: usize, key: EdgeKey) -> Way {
+        let (me, slots) = (self.neighbours.me(), self.neighbours.own().layout().slots);
+        let exchanged = self.roomy && local != me && slots <= MOST_EXCHANGED;
+        let pool = exchanged.then(|| {
+            let pool = self.pools.entry(key).or_insert_with(|| Arc::new(Pool::of_rank(slots, me, local)));
+            Arc::clone(pool)
+        });
+        Way { roomy: self.roomy, pool }
     }
 
     /// Whether a peer's edges go through the network.

@@ -118,6 +118,14 @@ impl SendEdge {
         }
     }
 
+    /// [`SendEdge::post`] of a payload that others may be told of.
+    pub(crate) fn post_shared(&mut self, bytes: usize, tag: u32) -> Result<()> {
+        match &mut self.0 {
+            SendKind::Memory(edge) => edge.post_shared(bytes, tag),
+            SendKind::Net(_) | SendKind::Wrapped(_) => self.post(bytes, tag),
+        }
+    }
+
     /// [`SendEdge::acquire`] with fewer instructions where a payload goes in or beside a line of memory.
     #[inline(always)]
     pub(crate) fn acquire_short(&mut self, bytes: usize) -> Result<Quick> {

@@ -1,6 +1,6 @@
 //! One rank's connections to all others.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -193,6 +193,7 @@ impl Fabric {
             not_mapped,
             windows: Windows::default(),
             roomy: self.is_roomy(&infos),
+            pools: HashMap::new(),
             cache_bytes: cache::last_level_bytes().unwrap_or(USUAL_CACHE_BYTES),
             kinds,
             not_directly,

@@ -193,5 +193,5 @@ impl Default for TransportSettings {
     }
 }
 
-const MOST_SLOT_BYTES: usize = (1 << 28) - 1;
+const MOST_SLOT_BYTES: usize = (1 << 27) - 1;
 const MOST_SLOTS: usize = 1 << 16;

@@ -11,12 +11,13 @@
 
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use ccl_plan::Channel;
 use ccl_plan::cost::SHORT_BYTES;
 
 use super::bell::BellLine;
+use super::exchange::RETURNED;
 use crate::memory::{Mapping, PeerMemory};
 
 /// The shape of every region of one communicator on one host.
@@ -61,6 +62,8 @@ pub(crate) const FEW_RANKS: usize = 4;
 #[repr(C, align(128))]
 pub(super) struct HeadLine {
     pub(super) head: AtomicU64,
+    /// Which slots were given back, in the order of the messages that were in slots, where slots are exchanged.
+    pub(super) returned: [AtomicU8; RETURNED],
 }
 
 /// A message's line: written by the producer alone.
@@ -296,7 +299,7 @@ impl Region {
         self.mapping.bytes()
     }
 
-    pub(super) fn layout(&self) -> &Layout {
+    pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
 

@@ -6,18 +6,22 @@
 mod bell;
 mod beside;
 mod edge;
+mod exchange;
 mod layout;
 mod neighbours;
 mod pace;
+mod place;
 mod ring;
 mod slots;
 mod visits;
 
 pub use bell::Bell;
 pub(super) use bell::NETWORK_SLEEP;
-pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend, Regions};
+pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend, Regions, Way};
+pub(crate) use exchange::{MOST_EXCHANGED, Pool};
 pub(crate) use layout::{FEW_RANKS, Layout};
 pub(crate) use neighbours::{Neighbours, Own};
 pub(crate) use pace::Filling;
+pub(crate) use place::Ends;
 pub(super) use slots::{Location, Reader};
 pub(crate) use visits::Visitors;

@@ -78,11 +78,6 @@ impl Producer {
         self.lines.free(self.released)
     }
 
-    /// Messages below this one are known to have been released.
-    pub(super) fn known_released(&self) -> u64 {
-        self.released
-    }
-
     /// Messages below this one have been released.
     #[inline]
     pub(super) fn released(&mut self, head: &impl Word) -> u64 {

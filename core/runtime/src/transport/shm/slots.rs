@@ -1,44 +1,40 @@
 //! The slots of an edge: which is free, where in it a message lies, and who else reads each.
 //!
-//! Where each rank has a core, messages go through all slots in turn, and through the room in each: lines that the
-//! other core still holds take long to take from it, and those of two MiB ago it no longer holds. Ranks that share cores
-//! keep to the first free slot, which is in the cache of them all.
+//! Where each rank has a core, slots go from hand to hand ([`Exchange`]), and messages that go one way only through all of them in turn, and
+//! through the room in each: lines that the other core still holds take long to take from it, and those of two MiB ago it no longer holds.
+//! Ranks that share cores keep to the first free slot, which is in the cache of them all.
 //!
 //! A slot lies on the edge whose message it carries. A producer that has the same for other receivers need not fill a slot
 //! of each: it tells them where the first one is. Such a slot is free again once all of them have released their
-//! messages, of which they tell in the heads of their own edges.
+//! messages, of which they tell in the heads of their own edges; its receiver does not keep it.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::layout::{HeadLine, Region, SLOT_ALIGNMENT};
+use super::exchange::{Exchange, NoSlot, SlotId, Spot};
+use super::layout::{HeadLine, Region};
 
 /// The slots of one edge, as its producer knows them.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// One more than the edge's message that last used each.
-    last: Box<[u64]>,
+    /// How many its messages may be in at a time.
+    number: usize,
     /// Messages of other edges that speak of one.
-    readers: Vec<(usize, Reader)>,
-    /// The one that was given out last, and how many bytes into it.
-    chosen: usize,
-    offset: usize,
-    /// If messages go through them in turn.
-    turns: Option<Turns>,
+    readers: Vec<(SlotId, Reader)>,
+    /// Where the last message went, or goes, and its bytes.
+    chosen: Spot,
+    bytes: usize,
+    order: Order,
 }
 
-/// Where messages go that go through all slots in turn.
+/// Which slot comes next.
 #[derive(Debug)]
-struct Turns {
-    /// The slot after the last one that was used.
-    next: usize,
-    /// Where the next message in each goes.
-    starts: Box<[usize]>,
-    /// What a slot has room for.
-    room_bytes: usize,
-    /// The message that has been chosen for.
-    bytes: usize,
+enum Order {
+    /// The first free one in this region: one more than the edge's message that last used each.
+    First(usize, Box<[u64]>),
+    /// One that was read last, or whose turn it is; and those that others may still read.
+    Exchanged(Exchange, Vec<SlotId>),
 }
 
 /// Whoever reads a slot of somebody else's edge.
@@ -62,75 +58,97 @@ pub(in crate::transport) struct Location {
 }
 
 impl Slots {
-    /// So many slots, all free; with room for so many bytes each if messages go through them in turn.
-    pub(super) fn new(slots: usize, turns: Option<usize>) -> Slots {
-        let turns =
-            turns.map(|room_bytes| Turns { next: 0, starts: vec![0; slots].into(), room_bytes, bytes: 0 });
-        Slots { last: vec![0; slots].into(), readers: Vec::new(), chosen: 0, offset: 0, turns }
+    /// So many slots in the region of this number, the first free one of which is used.
+    pub(super) fn first(number: usize, region: usize) -> Slots {
+        Slots::new(number, Order::First(region, vec![0; number].into()))
     }
 
-    /// A free slot for `bytes` bytes, and how far into it they go: the next one in turn, or the first. Free are those of the
-    /// edge's own messages below `released`.
-    pub(super) fn choose(&mut self, released: u64, bytes: usize) -> Option<(usize, usize)> {
+    /// Messages are in so many slots at a time, whichever these are.
+    pub(super) fn exchanged(number: usize, exchange: Exchange) -> Slots {
+        Slots::new(number, Order::Exchanged(exchange, Vec::new()))
+    }
+
+    fn new(number: usize, order: Order) -> Slots {
+        Slots { number, readers: Vec::new(), chosen: Spot::default(), bytes: 0, order }
+    }
+
+    /// Where a message of `bytes` bytes goes. Free are slots of the edge's own messages below `released`, or what `head` says was given
+    /// back for them; the same one until [`Slots::take`]. Errors: what was given back is no slot.
+    pub(super) fn choose(
+        &mut self,
+        head: &HeadLine,
+        released: u64,
+        bytes: usize,
+    ) -> Result<Option<Spot>, NoSlot> {
         self.readers.retain(|(_, reader)| !reader.has_read());
-        let free = |slot: &usize| self.last[*slot] <= released && !self.is_read(*slot);
-        let from = self.turns.as_ref().map_or(0, |turns| turns.next);
-        self.chosen = (from..self.last.len()).chain(0..from).find(free)?;
-        self.offset = 0;
-        if let Some(turns) = &mut self.turns {
-            self.offset = turns.offset(self.chosen, bytes);
-            turns.bytes = bytes;
-        }
-        Some((self.chosen, self.offset))
+        let readers = &self.readers;
+        let is_read = |slot: SlotId| readers.iter().any(|(other, _)| *other == slot);
+        let chosen = match &mut self.order {
+            Order::First(region, last) => {
+                let free = |index: &usize| last[*index] <= released && !is_read(SlotId::new(*index, *region));
+                let index = (0..last.len()).find(free);
+                index.map(|index| Spot { slot: SlotId::new(index, *region), offset: 0 })
+            }
+            Order::Exchanged(exchange, read) => {
+                read.retain(|slot| is_read(*slot) || exchange.rest(*slot));
+                exchange.collect(&head.returned, released, |slot| {
+                    if is_read(slot) {
+                        read.push(slot);
+                    }
+                    !is_read(slot)
+                })?;
+                exchange.choose_read(bytes).or_else(|| exchange.choose_rested(bytes))
+            }
+        };
+        let Some(chosen) = chosen else { return Ok(None) };
+        (self.chosen, self.bytes) = (chosen, bytes);
+        Ok(Some(chosen))
     }
 
-    /// Where a next message of `bytes` bytes goes, if slots are used in turn and the next is among the free ones by then:
-    /// its slot, and how far into it.
-    pub(super) fn ahead(&self, released: u64, bytes: usize) -> Option<(usize, usize)> {
-        let turns = self.turns.as_ref()?;
-        if self.last[turns.next] > released || self.is_read(turns.next) {
+    /// As [`Slots::choose`], if that is where this rank has just read, and enough is left to give back for what it reads next.
+    pub(super) fn choose_read(&mut self, bytes: usize) -> Option<Spot> {
+        let Order::Exchanged(exchange, _) = &mut self.order else { return None };
+        if exchange.runs_low() {
             return None;
         }
-        Some((turns.next, turns.offset(turns.next, bytes)))
+        let chosen = exchange.choose_read(bytes)?;
+        (self.chosen, self.bytes) = (chosen, bytes);
+        Some(chosen)
     }
 
-    /// The slot that was chosen last, and how far into it the message goes.
-    pub(super) fn chosen(&self) -> (usize, usize) {
-        (self.chosen, self.offset)
+    /// Where a next message of `bytes` bytes goes that will not be in a slot that this rank has just read, as far as is known.
+    pub(super) fn ahead(&self, bytes: usize) -> Option<Spot> {
+        match &self.order {
+            Order::First(..) => None,
+            Order::Exchanged(exchange, _) => exchange.ahead(bytes),
+        }
+    }
+
+    /// Where the last message went that was chosen for.
+    pub(super) fn chosen(&self) -> Spot {
+        self.chosen
     }
 
     /// The edge's message `message` uses the chosen slot.
     pub(super) fn take(&mut self, message: u64) {
-        self.last[self.chosen] = message + 1;
-        if let Some(turns) = &mut self.turns {
-            turns.starts[self.chosen] = (self.offset + turns.bytes).next_multiple_of(SLOT_ALIGNMENT);
-            turns.next = if self.chosen + 1 == self.last.len() { 0 } else { self.chosen + 1 };
+        match &mut self.order {
+            Order::First(_, last) => last[self.chosen.slot.index()] = message + 1,
+            Order::Exchanged(exchange, _) => exchange.take(message, self.chosen, self.bytes),
         }
     }
 
     /// Whether others may be told of the chosen slot. Not so many slots may wait for them that the edge's own receiver
     /// could be kept waiting: its credit has to depend on itself alone, as it does in the proofs of programs.
     pub(super) fn may_share(&self) -> bool {
-        let shared = (0..self.last.len()).filter(|slot| *slot != self.chosen && self.is_read(*slot)).count();
-        shared + CREDIT < self.last.len()
+        let first = |at: usize, slot: SlotId| self.readers[..at].iter().all(|(other, _)| *other != slot);
+        let shared = self.readers.iter().enumerate();
+        let shared = shared.filter(|(at, (slot, _))| *slot != self.chosen.slot && first(*at, *slot)).count();
+        shared + CREDIT < self.number
     }
 
     /// Somebody else reads the chosen slot.
     pub(super) fn share(&mut self, reader: Reader) {
-        self.readers.push((self.chosen, reader));
-    }
-
-    /// Whether somebody else may still read a slot.
-    fn is_read(&self, slot: usize) -> bool {
-        self.readers.iter().any(|(other, _)| *other == slot)
-    }
-}
-
-impl Turns {
-    /// How far into a slot its next message goes, of so many bytes: behind the last one while there is room.
-    fn offset(&self, slot: usize, bytes: usize) -> usize {
-        let start = self.starts[slot];
-        if start + bytes <= self.room_bytes { start } else { 0 }
+        self.readers.push((self.chosen.slot, reader));
     }
 }
 
@@ -158,20 +176,27 @@ const CREDIT: usize = 2;
 mod tests {
     use ccl_plan::Channel;
 
-    use super::super::edge::{MemoryReceive, MemorySend, Regions};
+    use super::super::edge::{MemoryReceive, MemorySend, Regions, Way};
+    use super::super::exchange::Pool;
     use super::super::layout::Layout;
+    use super::super::place::Ends;
     use super::*;
 
     const LAYOUT: Layout = Layout { locals: 3, channels: 1, tags: 1, slots: 4, slot_bytes: 9000 };
 
     /// Rank 0's edges to ranks 1 and 2, and their ends of them.
-    fn edges(turns: bool) -> ([MemorySend; 2], [MemoryReceive; 2]) {
+    fn edges(exchanged: bool) -> ([MemorySend; 2], [MemoryReceive; 2]) {
         let regions: Regions = (0..3).map(|_| Arc::new(Region::of_layout(LAYOUT))).collect();
-        let send =
-            |to: usize| MemorySend::new((to, Arc::clone(&regions[to])), 0, Channel(0), 0, turns).unwrap();
+        let region = |at: usize| Arc::clone(&regions[at]);
+        let ends = |to: usize| Ends { sender: 0, receiver: to, channel: Channel(0), tag: 0 };
+        let way = |own, other| Way {
+            roomy: exchanged,
+            pool: exchanged.then(|| Arc::new(Pool::of_rank(LAYOUT.slots, own, other))),
+        };
+        let send = |to: usize| MemorySend::new(ends(to), (region(0), region(to)), way(0, to)).unwrap();
         let receive = |at: usize| {
-            let own = (Arc::clone(&regions[at]), Arc::clone(&regions));
-            MemoryReceive::new(own, (Arc::clone(&regions[0]), None), 0, Channel(0), 0, turns).unwrap()
+            let own = (region(at), Arc::clone(&regions));
+            MemoryReceive::new(ends(at), own, (region(0), None), way(at, 0)).unwrap()
         };
         ([send(1), send(2)], [receive(1), receive(2)])
     }
@@ -180,7 +205,7 @@ mod tests {
         let Some(payload) = edge.acquire(9000).unwrap() else { return false };
         // SAFETY: the slot was acquired for as many bytes.
         unsafe { payload.write_bytes(byte, 9000) };
-        edge.post(9000, tag).unwrap();
+        edge.post_shared(9000, tag).unwrap();
         true
     }
 
@@ -198,25 +223,6 @@ mod tests {
         let bytes = unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.bytes) };
         assert!(bytes.len() == 9000 && bytes.iter().all(|byte| *byte == bytes[0]));
         bytes[0]
-    }
-
-    #[test]
-    fn what_is_ahead_is_where_the_next_message_goes() {
-        let mut slots = Slots::new(3, Some(9000));
-        let (mut known, mut unknown) = (0, 0);
-        for message in 0..50u64 {
-            let (released, bytes) = (message.saturating_sub(2), 1000 + 1700 * (message as usize % 4));
-            let ahead = slots.ahead(released.saturating_sub(message % 2), bytes);
-            let chosen = slots.choose(released, bytes).unwrap();
-            match ahead {
-                Some(ahead) => assert_eq!(ahead, chosen, "message {message}"),
-                None => unknown += 1,
-            }
-            known += usize::from(ahead.is_some());
-            slots.take(message);
-        }
-        assert!(known > 20 && unknown > 10, "{known} {unknown}");
-        assert_eq!(Slots::new(3, None).ahead(9, 10), None, "no turns, and no slot is the next");
     }
 
     #[test]
@@ -280,22 +286,30 @@ mod tests {
         }
     }
 
-    /// Where messages of so many bytes go, one after the other.
-    fn places(turns: bool, bytes: usize, messages: usize) -> Vec<(usize, usize)> {
-        let mut slots = Slots::new(4, turns.then_some(1000));
-        let place = |message| {
-            let place = slots.choose(message, bytes).unwrap();
-            slots.take(message);
-            place
+    /// Where messages of so many bytes go that go one way, one after the other.
+    fn places(exchanged: bool, bytes: usize, messages: usize) -> Vec<(usize, usize)> {
+        let ([mut first, _], [mut one, _]) = edges(exchanged);
+        let mut place = || {
+            first.acquire(bytes).unwrap().unwrap();
+            first.post(bytes, 0).unwrap();
+            one.peek().unwrap().unwrap();
+            one.release().unwrap();
+            let place = first.location(bytes).offset as usize - 65536;
+            (place / stride(), place % stride())
         };
-        (0..messages as u64).map(place).collect()
+        (0..messages).map(|_| place()).collect()
+    }
+
+    fn stride() -> usize {
+        LAYOUT.stride()
     }
 
     #[test]
-    fn messages_go_through_all_slots_and_the_room_in_each_or_keep_to_the_first() {
-        assert_eq!(places(false, 300, 6), [(0, 0); 6]);
-        let found = places(true, 300, 17);
-        let expected = (0..17).map(|message| (message % 4, message / 4 % 3 * 320));
+    fn messages_that_go_one_way_go_through_all_slots_and_the_room_in_each_or_keep_to_the_first() {
+        let first = places(false, 9000, 1)[0];
+        assert_eq!(places(false, 9000, 6), [first; 6]);
+        let found = places(true, 9000, 17);
+        let expected = (0..17).map(|message| (first.0 + message % 4, first.1 + message / 4 % 4 * 9024));
         assert!(found.iter().copied().eq(expected), "{found:?}");
     }
 }
