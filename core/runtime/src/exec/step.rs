@@ -341,27 +341,37 @@ impl LaneStep<'_> {
             // SAFETY: the caller's contract.
             unsafe { self.fold(entry, inputs, outputs) };
         } else {
+            let taken = (0..).zip(entry.inputs()).fold(0, |taken, (index, spot)| match *spot {
+                Spot::From(edge, _) => taken | u8::from(self.fabric.receiver(edge).takes_slot()) << index,
+                _ => taken,
+            });
             // SAFETY: the caller's contract, for the same outputs.
-            unsafe { self.fold_long(entry, inputs, (&ordered[..outputs.len()], cached)) };
+            unsafe { self.fold_long(entry, (inputs, taken), (&ordered[..outputs.len()], cached)) };
         }
         if let Some((edge, since)) = timed {
             self.fabric.sender(edge).took(entry.bytes * outputs.len(), since);
         }
     }
 
-    /// As [`LaneStep::fold`], for long data, around the caches but for so many first outputs.
+    /// As [`LaneStep::fold`], for long data, around the caches but for so many first outputs; inputs that are `taken` as of
+    /// [`reduce::Reduction::fold_long`].
     ///
     /// # Safety
     ///
     /// As for [`reduce::Reduction::fold`].
-    unsafe fn fold_long(&self, entry: &Entry, inputs: &[*const u8], (outputs, cached): (&[*mut u8], usize)) {
+    unsafe fn fold_long(
+        &self,
+        entry: &Entry,
+        (inputs, taken): (&[*const u8], u8),
+        (outputs, cached): (&[*mut u8], usize),
+    ) {
         // SAFETY: the caller's contract.
         unsafe {
             if inputs.len() == 1 && entry.finish == Finish::NONE {
-                reduce::copy_long(inputs[0], (outputs, cached), entry.bytes);
+                reduce::copy_long(inputs[0], taken != 0, (outputs, cached), entry.bytes);
             } else {
                 let reduction = &self.call.decision.reduction;
-                reduction.fold_long(inputs, (outputs, cached), entry.count, entry.finish);
+                reduction.fold_long((inputs, taken), (outputs, cached), entry.count, entry.finish);
             }
         }
     }

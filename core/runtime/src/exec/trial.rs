@@ -138,7 +138,7 @@ impl Trial<'_> {
             // SAFETY: the slot was acquired for so many bytes and is nobody else's before it is posted.
             Way::Slots => unsafe { copy(input, &[output], bytes) },
             // SAFETY: the same.
-            Way::SlotsAroundTheCaches => unsafe { copy_long(input, (&[output], 0), bytes) },
+            Way::SlotsAroundTheCaches => unsafe { copy_long(input, false, (&[output], 0), bytes) },
         }
         if way != Way::Read {
             edge.post(bytes, TAG)?;

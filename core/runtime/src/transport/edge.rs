@@ -358,6 +358,14 @@ impl ReceiveEdge {
         }
     }
 
+    /// Whether this rank keeps the peeked slot for what it sends next.
+    pub(crate) fn takes_slot(&self) -> bool {
+        match &self.0 {
+            ReceiveKind::Memory(edge) => edge.takes_slot(),
+            ReceiveKind::Net(_) | ReceiveKind::Wrapped(_) => false,
+        }
+    }
+
     /// Gives the peeked slot back to the producer. Never blocks.
     ///
     /// Errors: nothing peeked, a broken connection.

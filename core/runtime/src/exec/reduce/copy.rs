@@ -30,18 +30,24 @@ pub unsafe fn copy(input: *const u8, outputs: &[*mut u8], bytes: usize) {
 
 /// [`copy`] for long data, with non-temporal stores to all but the first `cached` outputs: for outputs that will not
 /// fit the cache, or are better not in it. What is read and written next is asked for ahead (ADR 0072). The stores are
-/// complete for other threads after whatever publishes them, as after ordinary stores.
+/// complete for other threads after whatever publishes them, as after ordinary stores. `taken`: the input's lines are asked
+/// for as those of an output, since this thread writes there next.
 ///
 /// # Safety
 ///
 /// As [`copy`].
-pub unsafe fn copy_long(input: *const u8, (outputs, cached): (&[*mut u8], usize), bytes: usize) {
+pub unsafe fn copy_long(
+    input: *const u8,
+    taken: bool,
+    (outputs, cached): (&[*mut u8], usize),
+    bytes: usize,
+) {
     let level = Level::detect();
     let mut start = 0;
     while start < bytes {
         let length = tile_bytes(outputs, cached, start).min(bytes - start);
         let ahead = ahead(start, bytes);
-        ask_for_all(input.wrapping_add(ahead.start), ahead.len());
+        ask(input, taken, &ahead);
         for output in &outputs[..cached] {
             claim_all(output.wrapping_add(ahead.start), ahead.len());
         }
@@ -71,6 +77,15 @@ pub(super) fn tile_bytes(outputs: &[*mut u8], cached: usize, start: usize) -> us
     match outputs.get(cached) {
         Some(output) if start == 0 => output.align_offset(LINE_BYTES) + LONG_TILE_BYTES - LINE_BYTES,
         _ => LONG_TILE_BYTES,
+    }
+}
+
+/// Asks for this part of an input; `taken` as of [`copy_long`].
+#[inline(always)]
+pub(super) fn ask(input: *const u8, taken: bool, ahead: &std::ops::Range<usize>) {
+    match taken {
+        true => claim_all(input.wrapping_add(ahead.start).cast_mut(), ahead.len()),
+        false => ask_for_all(input.wrapping_add(ahead.start), ahead.len()),
     }
 }
 

@@ -42,7 +42,7 @@ pub use self::copy::{copy, copy_long};
 use self::kernel::Kernels;
 use self::level::Level;
 pub(crate) use self::many::{Contribution, Stores};
-use crate::memory::lines::{ask_for_all, claim_all};
+use crate::memory::lines::claim_all;
 
 /// The instruction set that folds use on this processor, by name.
 pub fn instruction_set() -> &'static str {
@@ -133,14 +133,14 @@ impl Reduction {
     }
 
     /// [`Reduction::fold`] for long data, with non-temporal stores to all but the first `cached` outputs, as
-    /// [`copy_long`].
+    /// [`copy_long`]; `taken` has a bit for each input, the lowest for the first.
     ///
     /// # Safety
     ///
     /// As [`Reduction::fold`].
     pub unsafe fn fold_long(
         &self,
-        inputs: &[*const u8],
+        (inputs, taken): (&[*const u8], u8),
         (outputs, cached): (&[*mut u8], usize),
         count: usize,
         finish: Finish,
@@ -153,8 +153,8 @@ impl Reduction {
             let most = copy::tile_bytes(outputs, cached, start_bytes) / self.size_bytes;
             let length = most.min(count - start);
             let ahead = copy::ahead(start_bytes, count * self.size_bytes);
-            for input in inputs {
-                ask_for_all(input.wrapping_add(ahead.start), ahead.len());
+            for (index, input) in inputs.iter().enumerate() {
+                copy::ask(*input, taken >> index & 1 != 0, &ahead);
             }
             for output in &outputs[..cached] {
                 claim_all(output.wrapping_add(ahead.start), ahead.len());

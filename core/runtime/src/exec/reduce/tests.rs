@@ -47,7 +47,7 @@ fn check(random: &mut Random, dtype: Dtype, op: ReduceOp, count: usize, inputs: 
                     match long {
                         true => {
                             let cached = random.below(outputs + 1);
-                            reduction.fold_long(&ins, (&outs, cached), count, finish);
+                            reduction.fold_long((&ins, cached as u8), (&outs, cached), count, finish);
                         }
                         false => reduction.fold(&ins, &outs, count, finish),
                     }
@@ -251,7 +251,7 @@ fn copies_reach_every_output_and_nothing_else() {
                 unsafe {
                     match round % 2 {
                         0 => copy(input.data(), &outs, bytes),
-                        _ => copy_long(input.data(), (&outs, random.below(outputs + 1)), bytes),
+                        _ => copy_long(input.data(), round % 4 == 1, (&outs, random.below(outputs + 1)), bytes),
                     }
                 }
                 for buffer in &mut buffers {

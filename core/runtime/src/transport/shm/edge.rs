@@ -64,6 +64,8 @@ pub(crate) struct MemoryReceive {
     /// This rank's part of the slots, if they go from hand to hand, and how many it gave back for messages.
     pool: Option<Arc<Pool>>,
     given: usize,
+    /// Messages below this one were looked at, and their slots taken.
+    taken: u64,
     /// The sender's other memory, if it may be read.
     lender: Option<PeerMemory>,
     /// The regions of all ranks of the host, if slots are shared.
@@ -319,6 +321,7 @@ impl MemoryReceive {
             ends,
             pool,
             given: 0,
+            taken: 0,
             lender,
             regions,
             marks: 0,
@@ -378,7 +381,18 @@ impl MemoryReceive {
         let spot = Spot::from_words(self.said(line)).ok_or_else(misplaced)?;
         let data = self.place.checked(spot, bytes).ok_or_else(misplaced)?;
         self.place.touch(spot.slot, self.ends.in_order(&self.sender, &self.own));
+        if self.taken < self.consumer.next() + 1 && self.takes_slot() {
+            // Its lines come to be written, too, and once.
+            self.taken = self.consumer.next() + 1;
+            claim_all(data.as_ptr(), if bytes <= CLAIMED_BYTES { bytes } else { LONG_CLAIMED_BYTES });
+        }
         Ok(data)
+    }
+
+    /// See [`crate::transport::ReceiveEdge::takes_slot`].
+    pub(crate) fn takes_slot(&self) -> bool {
+        let in_slot = self.marks & (IN_LINE | SHORT | LENT | SHARED) == 0;
+        in_slot && self.pool.as_ref().is_some_and(|pool| pool.keeps())
     }
 
     /// The slot of the message to be released goes back, or another one for it.
@@ -563,6 +577,8 @@ const LONGEST_RUN_BYTES: usize = 256 << 10;
 const ASKED_FOR_BYTES: usize = 512;
 /// Longest payloads in slots of which the next one's place is claimed: longer ones take as long either way.
 const CLAIMED_BYTES: usize = 16 << 10;
+/// What is claimed at once of longer ones; who copies them claims the rest on the way.
+const LONG_CLAIMED_BYTES: usize = 2 << 10;
 
 #[cfg(test)]
 mod tests {
