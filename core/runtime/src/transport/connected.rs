@@ -112,10 +112,10 @@ impl Connected {
 
     /// How the edges to and from the rank at a place of the host use their slots.
     fn way(&mut self, local: usize, key: EdgeKey) -> Way {
-        let (me, slots) = (self.neighbours.me(), self.neighbours.own().layout().slots);
-        let exchanged = self.roomy && local != me && slots <= MOST_EXCHANGED;
+        let (me, layout) = (self.neighbours.me(), self.neighbours.own().layout());
+        let exchanged = self.roomy && local != me && layout.slots <= MOST_EXCHANGED;
         let pool = exchanged.then(|| {
-            let pool = self.pools.entry(key).or_insert_with(|| Arc::new(Pool::of_rank(slots, me, local)));
+            let pool = self.pools.entry(key).or_insert_with(|| Arc::new(Pool::of_rank(layout, me, local)));
             Arc::clone(pool)
         });
         Way { roomy: self.roomy, pool }

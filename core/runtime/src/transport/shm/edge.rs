@@ -42,7 +42,7 @@ pub(crate) struct Way {
 #[derive(Debug)]
 pub(crate) struct MemorySend {
     producer: Producer,
-    slots: Slots,
+    pub(super) slots: Slots,
     pace: Pace,
     place: Place,
     /// Bytes acquired; negative when nothing is.
@@ -96,7 +96,10 @@ impl MemorySend {
         let place = Place::find(ends, (&own, &receiver), pool.is_some(), roomy)?;
         let number = receiver.layout().slots;
         let slots = match pool {
-            Some(pool) => Slots::exchanged(number, Exchange::new(pool, number, place.slot_stride)),
+            Some(pool) => {
+                let exchange = Exchange::new(pool, number, (place.slots_count, place.slot_stride));
+                Slots::exchanged(number, exchange)
+            }
             None => Slots::first(number, ends.receivers_region()),
         };
         let producer = Producer::new(place.lines_count, number);
@@ -692,7 +695,7 @@ mod tests {
         let layout = Layout { locals: 2, channels: 1, tags: 1, slots: 3, slot_bytes: 9000 };
         let regions = [0, 1].map(|_| Arc::new(Region::of_layout(layout)));
         [(0, 1), (1, 0)].map(|(me, other)| {
-            let way = Way { roomy, pool: roomy.then(|| Arc::new(Pool::of_rank(3, me, other))) };
+            let way = Way { roomy, pool: roomy.then(|| Arc::new(Pool::of_rank(&layout, me, other))) };
             let (own, theirs) = (&regions[me], &regions[other]);
             let out = Ends { sender: me, receiver: other, channel: Channel(0), tag: 0 };
             let send = MemorySend::new(out, (Arc::clone(own), Arc::clone(theirs)), way.clone()).unwrap();
@@ -778,9 +781,9 @@ mod tests {
             region.push(ranks[0].0.slots.chosen().slot);
             assert!(finds(&mut ranks[1].1, message, 9000));
         }
-        // Once all that is owed for earlier messages is kept, the same three slots are used in turn.
-        let settled = &region[20..];
-        assert!(settled.windows(4).all(|four| four[0] == four[3] && four[0] != four[1]), "{region:?}");
+        // Once all that is owed for earlier messages is kept, the same twelve slots are used in turn.
+        let settled = &region[12..];
+        assert!(settled.windows(13).all(|some| some[0] == some[12] && some[0] != some[1]), "{region:?}");
     }
 
     #[test]

@@ -5,13 +5,15 @@
 //! sends next, and gives back another one of those that it has to spare, which nobody touches on the way: half of the transfers are gone
 //! (ADR 0086).
 //!
-//! Each rank of a pair always has as many slots as an edge has: free, or with messages of its own that were not released. What programs
-//! were proven for holds whichever slots these are. A rank keeps a slot only for a message of its own that went before: what goes one way only
-//! stays in the slots it went through.
+//! Each rank of a pair always has the same number of slots, free or with messages of its own that were not released, and more than messages that
+//! may be under way: there is always one to give back, and what programs were proven for holds whichever slots these are. A rank keeps a slot only
+//! for a message of its own that went before: what goes one way only stays in the slots it went through.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use super::layout::Layout;
 
 /// One slot of those between two ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -72,8 +74,8 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// What the rank at one place of the host has in the beginning for the one at another: the slots in that one's region.
-    pub(crate) fn of_rank(slots: usize, own: usize, other: usize) -> Pool {
-        Pool::new(slots, usize::from(other > own))
+    pub(crate) fn of_rank(layout: &Layout, own: usize, other: usize) -> Pool {
+        Pool::new(layout.exchanged().0, usize::from(other > own))
     }
 
     /// The slots in the region of this number.
@@ -193,6 +195,7 @@ pub(super) struct Exchange {
     reserved: Option<Reserved>,
     /// Messages in slots that were not known to be released.
     under_way: VecDeque<u64>,
+    most_under_way: usize,
     /// Slots that came back so far.
     collected: usize,
     /// Where the next message goes in each slot that is used in turn.
@@ -202,10 +205,14 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// With `slots` slots in either region, which have room for so many bytes each.
-    pub(super) fn new(pool: Arc<Pool>, slots: usize, room_bytes: usize) -> Exchange {
-        let (under_way, starts) = (VecDeque::with_capacity(slots), vec![0; 2 * slots].into());
-        Exchange { pool, reserved: None, under_way, collected: 0, starts, room_bytes }
+    /// With so many slots in either region, which have room for so many bytes each, and messages in at most `most_under_way` at a time.
+    pub(super) fn new(
+        pool: Arc<Pool>,
+        most_under_way: usize,
+        (slots, room_bytes): (usize, usize),
+    ) -> Exchange {
+        let (under_way, starts) = (VecDeque::with_capacity(most_under_way), vec![0; 2 * slots].into());
+        Exchange { pool, reserved: None, under_way, most_under_way, collected: 0, starts, room_bytes }
     }
 
     /// Takes the slots that `returned` says came back for messages below `released`, but those that `is_free` denies. Errors: a slot that
@@ -248,10 +255,9 @@ impl Exchange {
         }
     }
 
-    /// Whether few slots are known to be there that could be given back.
-    pub(super) fn runs_low(&self) -> bool {
-        let rested = get(&self.pool.rested);
-        rested & rested.wrapping_sub(1) == 0
+    /// Whether as many messages are under way as may be, as far as is known.
+    pub(super) fn is_full(&self) -> bool {
+        self.under_way.len() == self.most_under_way
     }
 
     /// The same in a rested slot.
@@ -298,7 +304,7 @@ impl Exchange {
 #[derive(Debug)]
 pub(super) struct NoSlot;
 
-/// Most slots of an edge that go from hand to hand: a pair has twice as many, each with a bit in a word.
+/// Most slots in a region that go from hand to hand: a pair has twice as many, each with a bit in a word.
 pub(crate) const MOST_EXCHANGED: usize = 32;
 /// Words of what comes back: more than messages in slots can be under way.
 pub(super) const RETURNED: usize = 64;

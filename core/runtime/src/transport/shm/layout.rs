@@ -17,7 +17,7 @@ use ccl_plan::Channel;
 use ccl_plan::cost::SHORT_BYTES;
 
 use super::bell::BellLine;
-use super::exchange::RETURNED;
+use super::exchange::{MOST_EXCHANGED, RETURNED};
 use crate::memory::{Mapping, PeerMemory};
 
 /// The shape of every region of one communicator on one host.
@@ -145,6 +145,13 @@ impl Layout {
     /// Bytes from one slot to the next: a slot has room for several messages, of which one is in it.
     pub(super) fn stride(&self) -> usize {
         self.slot_bytes.next_multiple_of(SLOT_ALIGNMENT) * self.places()
+    }
+
+    /// Slots in a region that go from hand to hand, and bytes from one to the next: the room in each of the edge's slots, as far as that
+    /// many can be told apart.
+    pub(super) fn exchanged(&self) -> (usize, usize) {
+        let places = self.places().min(MOST_EXCHANGED / self.slots).max(1);
+        (self.slots * places, self.slot_bytes.next_multiple_of(SLOT_ALIGNMENT))
     }
 
     /// Longest messages that a slot has room for.

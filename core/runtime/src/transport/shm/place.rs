@@ -36,7 +36,7 @@ pub(super) struct Place {
     usable: [bool; 2],
     /// The ones not touched yet.
     untouched: [bool; 2],
-    slots_count: usize,
+    pub(super) slots_count: usize,
     pub(super) slot_bytes: usize,
     pub(super) slot_stride: usize,
 }
@@ -80,6 +80,10 @@ impl Place {
         if exchanged {
             both[1 - receivers] = place_of(sender, ends.receiver)?.slots;
         }
+        let (slots_count, slot_stride) = match exchanged {
+            true => layout.exchanged(),
+            false => (layout.slots, layout.stride()),
+        };
         let usable = [0, 1].map(|region| exchanged || region == receivers);
         Ok(Place {
             head,
@@ -91,9 +95,9 @@ impl Place {
             slots: both,
             usable,
             untouched: if roomy { usable } else { [false; 2] },
-            slots_count: layout.slots,
+            slots_count,
             slot_bytes: layout.slot_bytes,
-            slot_stride: layout.stride(),
+            slot_stride,
         })
     }
 
