@@ -58,12 +58,18 @@ impl LaneStep<'_> {
             return Err(Error::bug("a lane replays a tape that is not there").into());
         };
         let mut moved = false;
+        let mut moved_bytes = 0;
         while let Some(entry) = tape.lane(lane).get(*at) {
+            // Peers may wait for what other lanes and operations have to give them.
+            if moved_bytes >= TURN_BYTES {
+                return Ok(true);
+            }
             if !self.take(entry)? {
                 return Ok(moved);
             }
             *at += 1;
             moved = true;
+            moved_bytes += entry.bytes;
             if entry.kind == Kind::Barrier {
                 *self.state = RunState::AtBarrier;
                 return Ok(true);
@@ -89,7 +95,6 @@ impl LaneStep<'_> {
         let resolve = Resolve::new(call.bound, layout.n, sending, layout.chunk_count, channel);
         let mut moved = false;
         let mut moved_bytes = 0;
-        // Peers may wait for what other lanes and operations have to give them.
         while moved_bytes < TURN_BYTES {
             let entry = match pending {
                 Some(entry) => entry,

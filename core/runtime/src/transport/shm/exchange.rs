@@ -309,6 +309,6 @@ pub(crate) const MOST_EXCHANGED: usize = 32;
 /// Words of what comes back: more than messages in slots can be under way.
 pub(super) const RETURNED: usize = 64;
 /// Slots that are used again before others.
-const MOST_READ: usize = 8;
+const MOST_READ: usize = 16;
 /// Most slots that are kept in a row without sending in between.
-const MOST_OWED: u32 = 8;
+const MOST_OWED: u32 = 32;
