@@ -29,6 +29,16 @@ impl Kernel {
         };
         self.instructions.iter().filter(is).count()
     }
+
+    /// Accesses of 16 bytes that lanes make together, and those of them before which nothing brings the lanes together.
+    fn accesses_of_lines(&self) -> (usize, usize) {
+        let is_line =
+            |name: &str| name.starts_with("LDG.E.128.STRONG") || name.starts_with("STG.E.128.STRONG");
+        let lines = self.instructions.iter().enumerate().filter(|(_, name)| is_line(name));
+        let meets = |name: &String| MEETS.iter().any(|one| name.starts_with(one));
+        let alone = |at: usize| !self.instructions[at.saturating_sub(SHORTLY)..at].iter().any(meets);
+        (lines.clone().count(), lines.filter(|(at, _)| alone(*at)).count())
+    }
 }
 
 impl fmt::Display for Kernel {
@@ -125,6 +135,13 @@ pub(crate) fn objections(kernel: &Kernel) -> Vec<String> {
         let count = kernel.count(instruction);
         object(count < *least, format!("{count} 16-byte accesses {instruction}; expected at least {least}"));
     }
+    let (lines, alone) = kernel.accesses_of_lines();
+    object(
+        kernel.name.ends_with("_ll128") && alone > 0,
+        format!(
+            "{alone} of {lines} accesses of lines are made where lanes of a warp may be apart, which tears lines"
+        ),
+    );
     found
 }
 
@@ -139,6 +156,12 @@ fn number_before(line: &str, unit: &str) -> Option<u32> {
 /// 544 threads are 17 warps, so one quarter of a multiprocessor has 5, and its 16,384 registers are 102 for each thread:
 /// 96, since they come by eights.
 const MOST_REGISTERS: u32 = 96;
+
+/// How machine code brings a warp together, or looks whether it is: `bar.warp.sync`, by generation. The votes behind a load are
+/// among them, and come too late for it.
+const MEETS: [&str; 3] = ["WARPSYNC", "BRA.DIV", "BRA.CONV"];
+/// So many instructions before an access that nothing parts the warp in between.
+const SHORTLY: usize = 12;
 
 /// How a protocol moves what it moves most, and how often that must stand in its kernel: four loads under way for simple.
 const MOVES: [(&str, &str, usize); 6] = [
@@ -204,6 +227,8 @@ ptxas info    : Function properties for a_leaf
         let [spills] = &kernels(90, LOG, ASSEMBLY)[..] else { panic!("one kernel") };
         let good = Kernel { stack_bytes: 0, spilled_bytes: 0, ..spills.clone() };
         assert_eq!(objections(&good), Vec::<String>::new());
+        let lines = ["BRA.DIV", "NOP", "LDG.E.128.STRONG.SYS", "WARPSYNC.ALL", "STG.E.128.STRONG.SYS"];
+        let name = || "ccl_interpret_f32_sum_ll128".to_owned();
         let with = |instructions: &[&str]| instructions.iter().map(|&name| name.to_owned()).collect();
         let faults = [
             (spills.clone(), "spills 16 bytes"),
@@ -212,11 +237,24 @@ ptxas info    : Function properties for a_leaf
             (Kernel { registers: 0, ..good.clone() }, "does not say"),
             (Kernel { instructions: Vec::new(), ..good.clone() }, "does not have it"),
             (Kernel { instructions: with(&["LDG.E.128", "STG.E.128"]), ..good.clone() }, "LDG.E.128.STRONG"),
-            (Kernel { instructions: with(&["LDL.LU"]), ..good }, "1 accesses of local memory"),
+            (Kernel { instructions: with(&["LDL.LU"]), ..good.clone() }, "1 accesses of local memory"),
+            (Kernel { name: name(), ..good.clone() }, "2 of 2 accesses of lines"),
+            (
+                Kernel {
+                    name: name(),
+                    instructions: with(&[&["LDG.E.128.STRONG"], &lines[..]].concat()),
+                    ..good.clone()
+                },
+                "1 of 3",
+            ),
         ];
         for (kernel, text) in faults {
             let objections = objections(&kernel);
             assert!(objections.iter().any(|found| found.contains(text)), "{text}: {objections:?}");
         }
+        assert_eq!(
+            objections(&Kernel { name: name(), instructions: with(&lines), ..good }),
+            Vec::<String>::new()
+        );
     }
 }
