@@ -1,11 +1,12 @@
 //! The kernels that a communicator has loaded, and whether a launch of them fits its device.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ccl_cuda::{Function, Module};
 
+use super::common::Common;
 use super::image::{Image, Miss};
 use super::{Opened, failed};
 use crate::error::{Error, Fault, Result};
@@ -88,27 +89,20 @@ impl Kernels {
 /// An image of this process, loaded once for all ranks that share a context: loading may wait for kernels, and those of
 /// a rank that was faster wait for this one.
 fn loaded(image: &Image, opened: &Opened, kernel: &str) -> Result<Arc<Module>, Miss> {
-    let mut modules = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    modules.retain(|(.., module)| module.strong_count() > 0);
-    let (context, key) = (opened.context.raw().addr(), image.key().into_owned());
-    let known = modules.iter().find(|known| known.0 == context && known.1 == key);
-    if let Some(module) = known.and_then(|(.., module)| module.upgrade()) {
-        return Ok(module);
-    }
-    let begin = Instant::now();
-    let (module, tier) = image.load(&opened.kernels, &opened.context)?;
-    let code = image.target.map_or_else(|| "as the driver picks".to_owned(), |target| target.to_string());
-    let ms = begin.elapsed().as_millis() as u64;
-    tracing::info!(target: "ccl::exec", kernel, %tier, code, ms, "kernels loaded");
-    let module = Arc::new(module);
-    modules.push((context, key, Arc::downgrade(&module)));
-    Ok(module)
+    LOADED.of((opened.context.raw().addr(), image.key().into_owned()), || {
+        let begin = Instant::now();
+        let (module, tier) = image.load(&opened.kernels, &opened.context)?;
+        let code = image.target.map_or_else(|| "as the driver picks".to_owned(), |target| target.to_string());
+        let ms = begin.elapsed().as_millis() as u64;
+        tracing::info!(target: "ccl::exec", kernel, %tier, code, ms, "kernels loaded");
+        Ok(module)
+    })
 }
 
 /// Threads that run together: blocks have whole ones.
 const WARP: u32 = 32;
 /// By context and image.
-static LOADED: Mutex<Vec<(usize, String, Weak<Module>)>> = Mutex::new(Vec::new());
+static LOADED: Common<(usize, String), Module> = Common::new();
 
 impl Kernel {
     /// Refuses a launch whose blocks would wait for others that cannot start: `ranks` ranks share the device, each with

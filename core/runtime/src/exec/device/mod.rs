@@ -10,6 +10,7 @@ mod buffer;
 mod cache;
 mod captured;
 mod channels;
+mod common;
 mod compiler;
 mod dormant;
 mod edges;
