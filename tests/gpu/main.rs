@@ -125,6 +125,20 @@ fn what_multicast_memory_does_not_do_is_seen() {
     assert!(why.contains("expected switch") && why.contains("has not come"), "{why}");
 }
 
+/// Only the driver knows whether there is a device: a container may have a `nvidia-smi` that does not work.
+#[test]
+fn what_describes_the_machine_may_be_missing() {
+    let test = "what_describes_the_machine_may_be_missing";
+    let Some(folder) = folder(test) else { return };
+    let smi = folder.join("nvidia-smi");
+    std::fs::write(&smi, "#!/bin/sh\necho no library >&2\nexit 12\n").unwrap();
+    std::fs::set_permissions(&smi, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let (output, report) = run(&folder, &[("PATH", &path)], &["--only", "machine"]);
+    assert!(output.status.success(), "{}", program::both(&output));
+    assert!(report["facts"]["nvidia-smi"].as_str().unwrap().contains("no library"), "{report}");
+}
+
 #[test]
 fn a_wrong_result_is_seen() {
     let stub = "#!/bin/sh\necho '{\"ok\": false, \"coll\": \"allreduce\", \"wrong\": 1}'\n";

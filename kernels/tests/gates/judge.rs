@@ -135,6 +135,15 @@ pub(crate) fn objections(kernel: &Kernel) -> Vec<String> {
         let count = kernel.count(instruction);
         object(count < *least, format!("{count} 16-byte accesses {instruction}; expected at least {least}"));
     }
+    let stale = kernel
+        .instructions
+        .iter()
+        .filter(|name| name.starts_with("LD") && name.contains(".CONSTANT"))
+        .count();
+    object(
+        stale > 0,
+        format!("{stale} loads through a cache that no acquire empties; peers write what kernels read"),
+    );
     let (lines, alone) = kernel.accesses_of_lines();
     object(
         kernel.name.ends_with("_ll128") && alone > 0,
@@ -238,6 +247,10 @@ ptxas info    : Function properties for a_leaf
             (Kernel { instructions: Vec::new(), ..good.clone() }, "does not have it"),
             (Kernel { instructions: with(&["LDG.E.128", "STG.E.128"]), ..good.clone() }, "LDG.E.128.STRONG"),
             (Kernel { instructions: with(&["LDL.LU"]), ..good.clone() }, "1 accesses of local memory"),
+            (
+                Kernel { instructions: with(&["LDG.E.64.CONSTANT"]), ..good.clone() },
+                "1 loads through a cache",
+            ),
             (Kernel { name: name(), ..good.clone() }, "2 of 2 accesses of lines"),
             (
                 Kernel {

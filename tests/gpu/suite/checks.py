@@ -13,6 +13,8 @@ from .runner import Broken, Missing
 BY_THEIR_OWN = {"CCL_CUDA_ONE_SHOT": "64K", "CCL_ALGO": "all_reduce:one_shot"}
 # Lets a kernel of their own make all-reduces between windows.
 BETWEEN_WINDOWS = {"CCL_CUDA_TWO_SHOT": "1", "CCL_ALGO": "all_reduce:two_shot"}
+# How data and flags share slots; each has kernels of its own.
+PROTOCOLS = ("simple", "ll", "ll128")
 # What `ccl perf` says where ranks do not reach each other's windows.
 LOCAL_ONLY = "windows are used locally only"
 # And where nothing of windows in pieces is lent.
@@ -30,7 +32,11 @@ def machine(suite):
     suite.facts["doctor"] = suite.call([suite.bin / "ccl", "doctor"]).splitlines()
     if shutil.which("nvidia-smi"):
         query = "--query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,compute_mode,mig.mode.current"
-        suite.facts["nvidia-smi"] = suite.call(["nvidia-smi", query, "--format=csv,noheader"]).strip()
+        try:
+            suite.facts["nvidia-smi"] = suite.call(["nvidia-smi", query, "--format=csv,noheader"], limit_s=8).strip()
+        except Broken as why:
+            # A container may have the program without its library; kernels run all the same.
+            suite.facts["nvidia-smi"] = str(why)
     found = suite.fact("launch", ms=1)[-1]
     return f"an empty kernel takes {found['done_us']:.1f} µs"
 
@@ -62,6 +68,8 @@ def run(suite):
     dry = suite.dry
     for n in (1, 2) if dry else (1, 2, 4, 8):
         suite.step(f"{n} ranks in threads", lambda n=n: matrix(suite, n, "threads"), 60)
+    for name in PROTOCOLS:
+        suite.step(f"2 ranks, all by {name}", lambda name=name: by_protocol(suite, 2, name), 40)
     for n in (2,) if dry else (2, 4, 8):
         suite.step(f"{n} ranks in processes", lambda n=n: in_processes(suite, n), 60)
     for n in (2,) if dry else (2, 8):
@@ -93,6 +101,12 @@ def matrix(suite, n, ranks_as, env=None, words=None):
     for some in words:
         made += len(suite.perf("all", n, [*some, "--placement", "both", "--iters", "0"], ranks_as, env))
     return f"{made} points"
+
+
+def by_protocol(suite, n, name):
+    """The kernels of one protocol. By themselves lengths above take ll for most dtypes."""
+    words = ["--counts", "67", "-d", "bfloat16,int8", "-o", "all"] if suite.dry else ["--counts", "1031", "-d", "all", "-o", "all"]
+    return matrix(suite, n, "threads", {"CCL_PROTO": name}, [words])
 
 
 def in_processes(suite, n):
