@@ -70,6 +70,24 @@ fn a_kernel_that_moves_by_8_bytes_is_refused() {
     }
 }
 
+#[test]
+fn a_kernel_that_tears_lines_or_reads_what_is_stale_is_refused() {
+    let Some(toolchain) = toolchain() else { return };
+    let kernels = planted(&toolchain, "apart.cu");
+    assert_eq!(kernels.len(), MACHINES.len());
+    for kernel in &kernels {
+        let objections = objections(kernel);
+        assert!(
+            objections.iter().any(|text| text.contains("2 of 2 accesses of lines")),
+            "{kernel:?}: {objections:?}"
+        );
+        assert!(
+            objections.iter().any(|text| text.contains("1 loads through a cache")),
+            "{kernel:?}: {objections:?}"
+        );
+    }
+}
+
 /// The tool chain, or a line that says what is skipped.
 fn toolchain() -> Option<Toolchain> {
     match Toolchain::find(|name| env::var_os(name), target_folder()) {
