@@ -139,6 +139,24 @@ fn what_describes_the_machine_may_be_missing() {
     assert!(report["facts"]["nvidia-smi"].as_str().unwrap().contains("no library"), "{report}");
 }
 
+/// Half of a line of an earlier call in the place of this one's, which calls of equal data would hide. It takes a rank that is
+/// interrupted between the halves.
+#[test]
+fn a_line_that_is_torn_is_seen() {
+    let planted = [("CCL_FAKE_PLANT", "4")];
+    let only = ["--only", "a chain of calls by ll"];
+    for _ in 0..20 {
+        let Some((output, report)) = dry("a_line_that_is_torn_is_seen", &planted, &only) else { return };
+        let said = program::both(&output);
+        assert!(with(&report, "passed").contains(&"3 ranks, a chain of calls by ll128".to_owned()), "{said}");
+        if with(&report, "FAILED") == ["3 ranks, a chain of calls by ll"] {
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            return assert!(report["steps"][0]["why"].as_str().unwrap().contains("wrong elements"), "{said}");
+        }
+    }
+    panic!("no torn line was seen");
+}
+
 #[test]
 fn a_wrong_result_is_seen() {
     let stub = "#!/bin/sh\necho '{\"ok\": false, \"coll\": \"allreduce\", \"wrong\": 1}'\n";

@@ -233,8 +233,9 @@ fn run(
     };
     let hang_after = Duration::from_millis(setting("CCL_FAKE_HANG_MS", 20_000) as u64);
     let seed = setting("CCL_FAKE_SEED", 1) as u64;
+    let plant = setting("CCL_FAKE_PLANT", 0) as u32;
     let windows = crate::multicast::windows();
-    let mut emulation = Emulation::new(Options { seed, hang_after, windows, ..Options::default() });
+    let mut emulation = Emulation::new(Options { seed, hang_after, plant, windows, ..Options::default() });
     // SAFETY: who launched keeps what the arguments point to; a kernel that goes elsewhere is a bug that tests look for.
     let added = unsafe { emulation.add(kernel, grid, block, shared_bytes, args) };
     added.map_err(|_| LAUNCH_OUT_OF_RESOURCES)?;

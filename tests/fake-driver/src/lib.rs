@@ -16,6 +16,7 @@
 //! | `CCL_FAKE_MAKING_WAITS` | 1: what makes or frees memory or loads code waits for all work of its device | 0 |
 //! | `CCL_FAKE_DEAF_DEVICE` | a device whose copy of multicast memory gets nothing | none |
 //! | `CCL_FAKE_SEED` | the seed of the emulator's orders | 1 |
+//! | `CCL_FAKE_PLANT` | the number of a bug planted in the kernels (`CCL_PLANT`) | 0: none |
 //! | `CCL_FAKE_NVRTC_VERSION` | what `nvrtcVersion` says, as `cuDriverGetVersion` would | 13000 |
 //! | `CCL_FAKE_NVRTC_TARGET` | the latest capability that NVRTC compiles for, times ten | 120 |
 //! | `CCL_FAKE_NVRTC_MS` | how long a compilation takes | 0 |

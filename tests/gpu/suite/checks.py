@@ -86,6 +86,9 @@ def run(suite):
         suite.step(f"{n} ranks in graphs", lambda n=n: graphs(suite, n), 40)
     for n in (2,) if dry else (1, 2, 4, 8):
         suite.step(f"{n} ranks, many replays", lambda n=n: replays(suite, n), 60)
+    for name in PROTOCOLS:
+        suite.step(f"3 ranks, a chain of calls by {name}", lambda name=name: chain(suite, {"CCL_PROTO": name}), 30)
+    suite.step("3 ranks, a chain of calls by a kernel of their own", lambda: chain(suite, BY_THEIR_OWN, [1031]), 30)
     for ranks_as in ("threads", "processes"):
         suite.step(f"2 ranks that suspend, in {ranks_as}", lambda ranks_as=ranks_as: suspended(suite, ranks_as), 40)
     suite.step("abort", lambda: abort(suite), 30)
@@ -212,6 +215,14 @@ def replays(suite, n):
     found = suite.fact("replay", ranks=n, replays=replays, count=count)[-1]
     suite.figure("a replay of a captured all-reduce", found["us_per_replay"], "µs", n, 4 * count)
     return f"{replays} replays, {found['grown_device_bytes']} bytes of the device and {found['grown_host_bytes']} of the host more"
+
+
+def chain(suite, env, counts=(1031, 65_537)):
+    """Calls that go on from each other's results: what equal data hides, such as a torn line or a stale one, is wrong at the end."""
+    replays = 200 if suite.dry else 3000
+    for count in [67] if suite.dry else counts:
+        suite.fact("chain", env, ranks=3, count=count, replays=replays)
+    return f"{replays} calls of each length"
 
 
 def abort(suite):

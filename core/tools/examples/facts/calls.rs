@@ -1,4 +1,4 @@
-//! Calls of communicators that `ccl perf` does not make: many replays, and an abort.
+//! Calls of communicators that `ccl perf` does not make: many replays, calls that go on from each other, and an abort.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -103,6 +103,74 @@ fn replay_on(
         Some(found) => Err(failed(format!("expected {expected} after replays, found {found}"))),
         None => Ok((grown, time)),
     }
+}
+
+/// Replays an in-place all-reduce whose result is the next one's input, so that a value that is wrong once stays wrong: what calls
+/// of equal data hide, such as a line that is torn and holds the other half of the call before. Of an odd number of ranks, whose
+/// products never become 0.
+pub(crate) fn chain(machine: &Machine, options: &Options) -> Outcome<bool> {
+    let (n, replays) = (options.number("ranks", 3)? as u32, options.number("replays", 2000)?);
+    let count = options.number("count", 1031)? as usize;
+    if n.is_multiple_of(2) {
+        return Err(format!("expected an odd number of ranks, found {n}").into());
+    }
+    let outcomes = local::try_run_with(&machine.config, n, |comm| chain_on(machine, &comm, count, replays))?;
+    let (mut wrong, mut is_whole) = (0, true);
+    for outcome in outcomes {
+        match outcome {
+            Ok(found) => wrong += found,
+            Err(error) => {
+                is_whole = false;
+                eprintln!("facts chain: {error}");
+            }
+        }
+    }
+    if wrong > 0 {
+        eprintln!("facts chain: {wrong} wrong elements of {count} on {n} ranks");
+    }
+    println!(
+        "{}",
+        json!({ "fact": "chain", "ranks": n, "replays": replays, "count": count, "wrong": wrong,
+            "ok": is_whole && wrong == 0 })
+    );
+    Ok(is_whole && wrong == 0)
+}
+
+/// The wrong elements of one rank.
+fn chain_on(machine: &Machine, comm: &Communicator, count: usize, replays: u64) -> ccl::Result<usize> {
+    let ordinal = comm.device().ok_or_else(|| failed("a rank works on host memory: set CCL_DEVICE"))?;
+    let queue = ccl_cuda::Stream::new(&machine.context, 0).map_err(failed)?;
+    // SAFETY: the stream lives until the end of this function, and what leads to it is dropped before.
+    let stream = unsafe { Stream::cuda(&machine.config, ordinal, queue.raw()) }?;
+    let mut buffer = DeviceBuffer::new(&machine.config, ordinal, 4 * count)?;
+    let first: Vec<u32> = (0..count as u32).map(|place| 2 * place + 1).collect();
+    buffer.write(&first)?;
+    let mut put = || {
+        let request = Request { count, ..Request::all_reduce_in_place(&mut [0_u32; 0], ReduceOp::Sum) };
+        // SAFETY: the buffer lives, and nobody touches it, until the stream was waited for the last time.
+        unsafe { comm.enqueue(request, Addresses::in_place(&mut buffer), &stream) }
+    };
+    put()?;
+    stream.synchronize()?;
+    queue.begin_capture(CaptureMode::ThreadLocal).map_err(failed)?;
+    let put = put();
+    let graph = queue.end_capture().map_err(failed);
+    put?;
+    let mut exec = graph?.instantiate().map_err(failed)?;
+    for number in 1..=replays {
+        // SAFETY: the communicator and the buffer outlive the graph.
+        unsafe { exec.launch(&queue) }.map_err(failed)?;
+        if number % 256 == 0 {
+            stream.synchronize()?;
+        }
+    }
+    stream.synchronize()?;
+    let mut found = vec![0_u32; count];
+    buffer.read(&mut found)?;
+    let factor = (0..=replays).fold(1_u32, |factor, _| factor.wrapping_mul(comm.size()));
+    // Nobody leaves before all have looked.
+    comm.barrier()?;
+    Ok(first.iter().zip(&found).filter(|(first, found)| first.wrapping_mul(factor) != **found).count())
 }
 
 /// How soon a kernel that waits for a rank that does not come ends when that one aborts.

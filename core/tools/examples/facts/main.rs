@@ -1,7 +1,7 @@
-//! What a device does apart from calls: copies, launches, registers, the cost of a step, special kernels, replays, aborts; and
-//! how several devices reach each other.
+//! What a device does apart from calls: copies, launches, registers, the cost of a step, special kernels, replays, chains of calls,
+//! aborts; and how several devices reach each other.
 //!
-//!     facts copy|launch|registers|decode|special|replay|abort|devices|ways|channels [NAME=VALUE ...]
+//!     facts copy|launch|registers|decode|special|replay|chain|abort|devices|ways|channels [NAME=VALUE ...]
 //!     facts compile into=FOLDER [arch=90] [jobs=16] [dtypes=f32,bf16]
 //!     facts table FILE
 //!
@@ -65,13 +65,14 @@ fn fact(name: &str, options: &Options) -> Outcome<bool> {
         "decode" => kernels::decode(&machine, options),
         "special" => special::measure(&machine, options),
         "replay" => calls::replay(&machine, options),
+        "chain" => calls::chain(&machine, options),
         "abort" => calls::abort(&machine, options),
         "devices" => ways::devices(&machine),
         "ways" => ways::ways(&machine, options),
         "channels" => ways::channels(&machine, options),
         other => Err(format!(
-            "expected copy, launch, registers, decode, special, replay, abort, devices, ways, channels, compile or \
-             table, found `{other}`"
+            "expected copy, launch, registers, decode, special, replay, chain, abort, devices, ways, channels, compile \
+             or table, found `{other}`"
         )
         .into()),
     }
