@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::capture::{Part, breaks_legacy};
@@ -25,10 +25,27 @@ pub(crate) struct Stream {
     completed: AtomicU64,
     /// Its part in a capture.
     pub(crate) part: Mutex<Option<Part>>,
+    /// What it comes to its device through, where there are few.
+    connection: Option<&'static Connection>,
 }
 
-/// How far other streams must have come first, and what is done then.
-type Item = (Vec<(Arc<Stream>, u64)>, Work);
+/// A queue of the device that several streams share: nothing in it begins before what was put there earlier, on whatever stream,
+/// has begun.
+#[derive(Default)]
+struct Connection {
+    submitted: AtomicU64,
+    begun: AtomicU64,
+}
+
+/// How far other streams must have come first, its turn, and what is done then.
+type Item = (Vec<(Arc<Stream>, u64)>, Turn, Work);
+
+/// The number of an item in its stream's connection, and whether it waits for other streams.
+#[derive(Clone, Copy)]
+struct Turn {
+    number: u64,
+    waits: bool,
+}
 
 #[derive(Default)]
 struct Queue {
@@ -52,6 +69,7 @@ impl Stream {
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             part: Mutex::default(),
+            connection: Connection::next(device),
         })
     }
 
@@ -67,17 +85,19 @@ impl Stream {
         if self.is_legacy() {
             breaks_legacy(self.device)?;
         }
-        self.enqueue(work);
+        self.enqueue(kind, work);
         Ok(())
     }
 
     /// Puts work on the queue and says its number.
-    fn enqueue(self: &Arc<Self>, work: Work) -> u64 {
+    fn enqueue(self: &Arc<Self>, kind: &'static str, work: Work) -> u64 {
         let before = self.others_to_wait_for();
         state::devices().all[self.device].outstanding.fetch_add(1, Ordering::Relaxed);
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.work.push_back((before, work));
         let number = self.submitted.fetch_add(1, Ordering::Release) + 1;
+        let place = self.connection.map_or(0, |shared| shared.submitted.fetch_add(1, Ordering::Relaxed));
+        let turn = Turn { number: place, waits: kind == "wait" };
+        queue.work.push_back((before, turn, work));
         if !std::mem::replace(&mut queue.has_thread, true) {
             let stream = self.clone();
             std::thread::spawn(move || stream.run());
@@ -109,10 +129,11 @@ impl Stream {
 
     /// The stream's thread: ends when nothing was queued for a while.
     fn run(self: Arc<Self>) {
-        while let Some((before, work)) = self.next() {
+        while let Some((before, turn, work)) = self.next() {
             for (other, number) in before {
                 until(|| other.is_done(number));
             }
+            self.take(turn, false);
             let device = &state::devices().all[self.device];
             // After a failure that stays nothing runs any more, but the queue still drains.
             if device.sticky.load(Ordering::Relaxed) == 0
@@ -120,9 +141,21 @@ impl Stream {
             {
                 device.sticky.store(code, Ordering::Relaxed);
             }
+            self.take(turn, true);
             drop(work);
             self.completed.fetch_add(1, Ordering::Release);
             device.outstanding.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Waits for the item's turn and lets the next one have its own: what waits for other streams only once it has.
+    fn take(&self, turn: Turn, is_done: bool) {
+        let Some(shared) = self.connection else { return };
+        if !is_done {
+            until(|| shared.begun.load(Ordering::Acquire) == turn.number);
+        }
+        if is_done == turn.waits {
+            shared.begun.store(turn.number + 1, Ordering::Release);
         }
     }
 
@@ -164,6 +197,23 @@ impl Stream {
         self.part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+impl Connection {
+    /// That of a new stream: one of its device's after the other. None where every stream has its own.
+    fn next(device: usize) -> Option<&'static Connection> {
+        let each =
+            |_| (0..state::setting("CCL_FAKE_CONNECTIONS", 0)).map(|_| Connection::default()).collect();
+        let devices = || {
+            (0..state::setting("CCL_FAKE_DEVICES", 2).max(1)).map(|index| (AtomicU64::new(0), each(index)))
+        };
+        let (streams, all) = CONNECTIONS.get_or_init(|| devices().collect()).get(device)?;
+        let place = streams.fetch_add(1, Ordering::Relaxed) as usize;
+        all.get(place % all.len().max(1))
+    }
+}
+
+/// By device: how many streams there have been, and the connections.
+static CONNECTIONS: OnceLock<Vec<(AtomicU64, Vec<Connection>)>> = OnceLock::new();
 
 /// The stream of a handle, in the current context.
 pub(crate) fn of(handle: usize) -> Answer<Arc<Stream>> {

@@ -36,7 +36,7 @@ class Suite:
 
     def usual_environment(self):
         own = ("CCL_", "NCCL_", "CUDA_MPS", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "OMPI_", "PMI", "SLURM_")
-        kept = ("CCL_NVCC", "CCL_FAKE_FAIL", "CCL_FAKE_DEVICES", "CCL_FAKE_DEAF_DEVICE", "CCL_FAKE_PLANT")
+        kept = ("CCL_NVCC", "CCL_FAKE_FAIL", "CCL_FAKE_DEVICES", "CCL_FAKE_DEAF_DEVICE", "CCL_FAKE_PLANT", "CCL_FAKE_CONNECTIONS")
         env = {k: v for k, v in os.environ.items() if k in kept or not k.startswith(own)}
         env["CCL_TUNING_FILE"] = "none"
         # Streams of ranks that share a device may not wait for each other behind one queue, and code that is loaded

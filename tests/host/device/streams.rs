@@ -68,6 +68,43 @@ fn calls_on_several_streams_keep_their_order() {
     });
 }
 
+/// Streams share the queues of their device, of which there are 32 at most (`CUDA_DEVICE_MAX_CONNECTIONS`): a kernel may be held
+/// up by what another rank has put there before, and that by a kernel that waits for this one.
+#[test]
+fn eight_ranks_of_a_device_do_with_its_queues() {
+    let driver = [("CCL_FAKE_CONNECTIONS", "32"), ("CCL_FAKE_MULTIPROCESSORS", "132")];
+    alone(module_path!(), "eight_ranks_of_a_device_do_with_its_queues", &driver, |fake| {
+        let config = settings(&[]);
+        local::run_with(&config, 8, |comm| {
+            let mut buffers: Vec<_> =
+                (0..3).map(|_| DeviceBuffer::new(&config, 0, 4000)).collect::<Result<_>>()?;
+            let stream = Stream::on_device(&config, 0)?;
+            for turn in 1..4i32 {
+                for buffer in &mut buffers {
+                    buffer.write(&[turn; 1000])?;
+                    for _ in 0..6 {
+                        doubled(&comm, buffer, &stream)?;
+                    }
+                }
+                // Some ranks wait here while others have calls left.
+                comm.barrier()?;
+                let mut ranks = [comm.rank().0];
+                comm.all_reduce_in_place(&mut ranks, ReduceOp::Sum)?;
+                assert_eq!(ranks, [28]);
+                stream.synchronize()?;
+                for buffer in &buffers {
+                    let mut values = [0i32; 1000];
+                    buffer.read(&mut values)?;
+                    assert!(values.iter().all(|value| *value == turn << 18), "{}", values[0]);
+                }
+            }
+            comm.barrier()
+        })
+        .unwrap();
+        fake.assert_nothing_is_left("eight ranks");
+    });
+}
+
 #[test]
 fn a_communicator_that_changes_threads_keeps_the_order_of_default_streams() {
     alone(

@@ -26,10 +26,10 @@ impl DeviceBuffer {
     /// There is no such device, or too little memory.
     pub fn new(config: &Config, device: u32, bytes: usize) -> Result<DeviceBuffer> {
         let opened = Opened::numbered(config, device)?;
-        let stream = Stream::new(&opened.context, 0).map_err(failed)?;
+        let stream = opened.copies()?;
         let memory = opened.memory(bytes)?;
         memory.fill(0, &stream).and_then(|()| stream.synchronize()).map_err(failed)?;
-        Ok(DeviceBuffer { memory: Arc::new(memory), stream: Arc::new(stream), bytes })
+        Ok(DeviceBuffer { memory: Arc::new(memory), stream, bytes })
     }
 
     /// Length in bytes.

@@ -47,7 +47,7 @@ pub(crate) struct DeviceEngine {
     pub(super) own_stream: Arc<Stream>,
     /// For copies from and to the host, which may wait for all that is on their stream: it never carries kernels that wait
     /// for anybody, who may be whoever drives this engine.
-    pub(super) copy_stream: Stream,
+    pub(super) copy_stream: Arc<Stream>,
     pub(super) streams: HashMap<Order, Arc<Stream>>,
     pub(super) last: HashMap<Order, (StreamPlace, Arc<Event>)>,
     pub(super) spare_events: Vec<Arc<Event>>,
@@ -230,7 +230,7 @@ impl DeviceEngine {
                 Kept { stream, signals, kernels: Kernels::new(), lending, windows }
             }
         };
-        let copy_stream = Stream::new(&opened.context, 0).map_err(failed)?;
+        let copy_stream = opened.copies()?;
         let mut edges = Edges::new((me, n), view, &opened, &copy_stream)?;
         let barriers = opened.memory(usize::from(view.channels) * 2 * size_of::<LaneBarrier>())?;
         barriers.fill(0, &copy_stream).map_err(failed)?;

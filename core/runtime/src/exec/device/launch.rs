@@ -18,7 +18,7 @@ use ccl_plan::{Algorithm, Channel, Collective, Dtype, Rank};
 
 use super::captured::Used;
 use super::edges::Purpose;
-use super::engine::{Call, DeviceEngine, Program, order};
+use super::engine::{Call, DeviceEngine, Order, Program, order};
 use super::kernels::Kernel;
 use super::{failed, protocol, switch};
 use crate::error::{Error, Result};
@@ -285,7 +285,7 @@ impl DeviceEngine {
         if let Some(known) = self.programs.get(&key).filter(|known| known.channels >= channels) {
             return Ok(known.memory.address());
         }
-        let device = (&*self.opened, &self.copy_stream);
+        let device = (&*self.opened, &*self.copy_stream);
         for of in edges(program, self.n, self.me, root, None) {
             for channel in (0..channels).map(Channel) {
                 self.edges.ensure((purpose, of, channel), &self.peers, device, fabric)?;
@@ -382,6 +382,10 @@ impl DeviceEngine {
     /// The stream of calls on host memory, and of messages beside others.
     pub(super) fn stream_of(&mut self, bound: &Bound) -> Result<Arc<Stream>> {
         let order = order(bound);
+        if order == Order::Collectives {
+            // They run one after the other with those that wait.
+            return Ok(Arc::clone(&self.own_stream));
+        }
         if let Some(stream) = self.streams.get(&order) {
             return Ok(Arc::clone(stream));
         }

@@ -37,11 +37,14 @@ mod switch;
 mod two_shot;
 mod windows;
 
-use ccl_cuda::{Context, DeviceMemory, Driver};
+use std::sync::Arc;
+
+use ccl_cuda::{Context, DeviceMemory, Driver, Stream};
 use ccl_plan::cost::Multicast;
 
 pub use self::buffer::{Addresses, DeviceBuffer};
 pub(crate) use self::channels::{Channels, DeviceCut};
+use self::common::Common;
 pub(crate) use self::dormant::Dormant;
 pub(crate) use self::engine::{Call, DeviceEngine, Registered, Staged, Target};
 use self::image::Supply;
@@ -126,6 +129,13 @@ impl Opened {
         })
     }
 
+    /// The stream of copies from and to the host for all of this process that work on the device. A device has few queues, which streams
+    /// share, and in a queue what waits holds up what is behind it: no stream without need, and nothing on this one that waits for
+    /// kernels.
+    fn copies(&self) -> Result<Arc<Stream>> {
+        COPIES.of(self.context.raw().addr(), || Stream::new(&self.context, 0)).map_err(failed)
+    }
+
     fn memory(&self, bytes: usize) -> Result<DeviceMemory> {
         DeviceMemory::new(&self.context, bytes.max(1)).map_err(failed)
     }
@@ -164,3 +174,6 @@ pub(crate) fn failed(error: ccl_cuda::Error) -> Error {
     };
     Error::new(Fault::Device, error.to_string(), advice)
 }
+
+/// By context.
+static COPIES: Common<usize, Stream> = Common::new();

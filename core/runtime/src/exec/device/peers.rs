@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
-use ccl_cuda::{Context, Device, DeviceMemory, IpcMemory, SharedMemory, Stream};
+use ccl_cuda::{Context, Device, DeviceMemory, IpcMemory, SharedMemory};
 use ccl_kernels::shape::Protocol;
 use ccl_kernels::special::Special;
 use ccl_plan::Rank;
@@ -256,7 +256,7 @@ fn keeps_lines(opened: &Opened, seat: &Seat) -> bool {
 fn region(opened: &Opened, view: RegionView, ranks: usize) -> Result<Arc<Region>> {
     let memory =
         DeviceMemory::new(&opened.context, view.bytes(ranks).max(BlockShape::LEAST_BYTES)).map_err(failed)?;
-    let stream = Stream::new(&opened.context, 0).map_err(failed)?;
+    let stream = opened.copies()?;
     memory.fill(0, &stream).and_then(|()| stream.synchronize()).map_err(failed)?;
     let region = Arc::new(Region::new(memory));
     let mut known = lock();
