@@ -80,7 +80,9 @@ impl Job {
                 (inputs, stores) if bound.collective.reduces() => {
                     reduction.fold_all(inputs, &self.outputs, count, stores);
                 }
-                ([input], Stores::Streaming) => reduce::copy_long(input.start, false, (&self.outputs, 0), bytes),
+                ([input], Stores::Streaming) => {
+                    reduce::copy_long(input.start, false, (&self.outputs, 0), bytes)
+                }
                 ([input], Stores::Cached) => reduce::copy(input.start, &self.outputs, bytes),
                 _ => {}
             }

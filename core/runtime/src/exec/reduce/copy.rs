@@ -36,12 +36,7 @@ pub unsafe fn copy(input: *const u8, outputs: &[*mut u8], bytes: usize) {
 /// # Safety
 ///
 /// As [`copy`].
-pub unsafe fn copy_long(
-    input: *const u8,
-    taken: bool,
-    (outputs, cached): (&[*mut u8], usize),
-    bytes: usize,
-) {
+pub unsafe fn copy_long(input: *const u8, taken: bool, (outputs, cached): (&[*mut u8], usize), bytes: usize) {
     let level = Level::detect();
     let mut start = 0;
     while start < bytes {

@@ -251,7 +251,9 @@ fn copies_reach_every_output_and_nothing_else() {
                 unsafe {
                     match round % 2 {
                         0 => copy(input.data(), &outs, bytes),
-                        _ => copy_long(input.data(), round % 4 == 1, (&outs, random.below(outputs + 1)), bytes),
+                        _ => {
+                            copy_long(input.data(), round % 4 == 1, (&outs, random.below(outputs + 1)), bytes)
+                        }
                     }
                 }
                 for buffer in &mut buffers {

@@ -48,7 +48,11 @@ impl Ends {
     }
 
     /// The regions of the sender and the receiver, by number.
-    pub(super) fn in_order<'a>(&self, sender: &'a Arc<Region>, receiver: &'a Arc<Region>) -> [&'a Arc<Region>; 2] {
+    pub(super) fn in_order<'a>(
+        &self,
+        sender: &'a Arc<Region>,
+        receiver: &'a Arc<Region>,
+    ) -> [&'a Arc<Region>; 2] {
         if self.receivers_region() == 1 { [sender, receiver] } else { [receiver, sender] }
     }
 
