@@ -312,3 +312,167 @@ pub(super) const RETURNED: usize = 64;
 const MOST_READ: usize = 16;
 /// Most slots that are kept in a row without sending in between.
 const MOST_OWED: u32 = 32;
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::NonNull;
+    use std::time::{Duration, Instant};
+
+    use ccl_plan::Channel;
+    use proptest::prelude::*;
+
+    use super::super::edge::{INLINE_BYTES, MemoryReceive, MemorySend, Way};
+    use super::super::layout::Region;
+    use super::super::place::Ends;
+    use super::*;
+
+    /// Fills `bytes` bytes with what message `message` carries.
+    fn carried(message: usize, bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|at| (at * 31 + message * 7) as u8).collect()
+    }
+
+    /// Both ends of both ranks of a pair, with 3 slots of 9,000 bytes.
+    fn pair(roomy: bool) -> [(MemorySend, MemoryReceive); 2] {
+        let layout = Layout { locals: 2, channels: 1, tags: 1, slots: 3, slot_bytes: 9000 };
+        let regions = [0, 1].map(|_| Arc::new(Region::of_layout(layout)));
+        [(0, 1), (1, 0)].map(|(me, other)| {
+            let way = Way { roomy, pool: roomy.then(|| Arc::new(Pool::of_rank(&layout, me, other))) };
+            let (own, theirs) = (&regions[me], &regions[other]);
+            let out = Ends { sender: me, receiver: other, channel: Channel(0), tag: 0 };
+            let send = MemorySend::new(out, (Arc::clone(own), Arc::clone(theirs)), way.clone()).unwrap();
+            let into = Ends { sender: other, receiver: me, channel: Channel(0), tag: 0 };
+            let own = (Arc::clone(own), Arc::default());
+            (send, MemoryReceive::new(into, own, (Arc::clone(theirs), None), way).unwrap())
+        })
+    }
+
+    /// Sends a message if there is room for it.
+    fn sends(edge: &mut MemorySend, message: usize, bytes: usize) -> bool {
+        let Some(payload) = edge.acquire(bytes).unwrap() else { return false };
+        let carried = carried(message, bytes);
+        // SAFETY: the slot was acquired for as many bytes.
+        unsafe { payload.copy_from_nonoverlapping(NonNull::from(&carried[..]).cast(), bytes) };
+        edge.post(bytes, message as u32).unwrap();
+        true
+    }
+
+    /// Whether the oldest message is this one, whole.
+    fn finds(edge: &mut MemoryReceive, message: usize, bytes: usize) -> bool {
+        let slot = edge.peek().unwrap().unwrap();
+        // SAFETY: the slot is the consumer's until it releases it.
+        let found = unsafe { std::slice::from_raw_parts(slot.data.as_ptr(), slot.bytes) };
+        let as_sent = found == carried(message, bytes) && slot.tag == message as u32;
+        edge.release().unwrap();
+        as_sent
+    }
+
+    /// Messages of a pair in this order: from whom, how long, and how many may be under way before the oldest is read.
+    fn exchange(roomy: bool, messages: &[(bool, usize, usize)]) {
+        let mut ranks = pair(roomy);
+        let mut under_way = [VecDeque::new(), VecDeque::new()];
+        for (message, (from, bytes, lag)) in messages.iter().copied().enumerate() {
+            let (from, to) = (usize::from(from), usize::from(!from));
+            while !sends(&mut ranks[from].0, message, bytes) {
+                assert!(under_way[from].len() >= 3, "{under_way:?}");
+                let (oldest, bytes) = under_way[from].pop_front().unwrap();
+                assert!(finds(&mut ranks[to].1, oldest, bytes), "{oldest}");
+            }
+            under_way[from].push_back((message, bytes));
+            while under_way[from].len() > lag {
+                let (oldest, bytes) = under_way[from].pop_front().unwrap();
+                assert!(finds(&mut ranks[to].1, oldest, bytes), "{oldest}");
+            }
+        }
+    }
+
+    fn lengths() -> impl Strategy<Value = usize> {
+        prop_oneof![0..=INLINE_BYTES, 49..=4096usize, 4097..=9000usize]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        /// Messages of all lengths arrive whole and in order, whichever way they go and however far behind the consumer is, and
+        /// as many of the longest as there are slots are under way.
+        #[test]
+        fn messages_of_all_lengths_keep_their_order(
+            messages in prop::collection::vec((any::<bool>(), lengths(), 0..5usize), 1..300),
+            roomy in any::<bool>(),
+        ) {
+            exchange(roomy, &messages);
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_filled_next_and_what_goes_one_way_stays_there() {
+        let mut ranks = pair(true);
+        let mut places = Vec::new();
+        for message in 0..20 {
+            let (from, to) = (message % 2, 1 - message % 2);
+            assert!(sends(&mut ranks[from].0, message, 9000));
+            let spot = ranks[from].0.slots.chosen();
+            places.push((spot.slot, spot.offset));
+            assert!(finds(&mut ranks[to].1, message, 9000));
+        }
+        assert!(places[1..].iter().all(|place| *place == places[1]), "{places:?}");
+        let mut region = Vec::new();
+        for message in 0..40 {
+            assert!(sends(&mut ranks[0].0, message, 9000));
+            region.push(ranks[0].0.slots.chosen().slot);
+            assert!(finds(&mut ranks[1].1, message, 9000));
+        }
+        // Once all that is owed for earlier messages is kept, the same twelve slots are used in turn.
+        let settled = &region[12..];
+        assert!(settled.windows(13).all(|some| some[0] == some[12] && some[0] != some[1]), "{region:?}");
+    }
+
+    #[test]
+    fn ranks_that_exchange_at_the_same_time_find_what_was_sent() {
+        let [one, other] = pair(true);
+        std::thread::scope(|scope| {
+            for (mut send, mut receive) in [one, other] {
+                scope.spawn(move || {
+                    let (mut sent, mut received) = (0usize, 0usize);
+                    let bytes = |message: usize| 2000 + message * 577 % 7000;
+                    let deadline = Instant::now() + Duration::from_secs(60);
+                    while sent.min(received) < 20_000 {
+                        assert!(Instant::now() < deadline, "{sent} sent, {received} received");
+                        let ahead = sent < received + 1 + sent / 64 % 4;
+                        if sent < 20_000 && ahead && sends(&mut send, sent, bytes(sent)) {
+                            sent += 1;
+                        }
+                        if receive.peek().unwrap().is_some() {
+                            assert!(finds(&mut receive, received, bytes(received)), "{received}");
+                            received += 1;
+                        } else {
+                            std::thread::yield_now();
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_others_are_told_of_is_given_back() {
+        let mut ranks = pair(true);
+        for message in 0..12 {
+            let (from, to) = (message % 2, 1 - message % 2);
+            assert!(sends(&mut ranks[from].0, message, 9000));
+            assert!(finds(&mut ranks[to].1, message, 9000));
+        }
+        for message in 0..9 {
+            let payload = ranks[0].0.acquire(9000).unwrap().unwrap();
+            // SAFETY: the slot was acquired for as many bytes.
+            unsafe { payload.write_bytes(message, 9000) };
+            ranks[0].0.post_shared(9000, 0).unwrap();
+            let given = ranks[1].1.given;
+            let spot = ranks[0].0.slots.chosen();
+            ranks[1].1.peek().unwrap().unwrap();
+            ranks[1].1.release().unwrap();
+            // SAFETY: the head line lies in a region that the edge keeps mapped.
+            let head = unsafe { ranks[1].1.place.head.as_ref() };
+            assert_eq!(head.returned[given % RETURNED].load(Ordering::Relaxed), spot.slot.to_byte());
+        }
+    }
+}
