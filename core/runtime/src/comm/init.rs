@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::control::Control;
 use crate::discover::interfaces::{self, Wishes};
 use crate::discover::launcher::Job;
+use crate::discover::processor::is_of_amd;
 use crate::discover::topology;
 use crate::error::{Error, Fault, Result};
 use crate::exec;
@@ -277,7 +278,9 @@ fn host_reach(all: &Networking, cores: u32, direct: Direct) -> Reach {
         true if cores > 0 => Reach::Loopback,
         true => Reach::Network,
         // What a trial says must not choose another algorithm, and with it other bits.
-        false if matches!(direct, Direct::WhereFaster | Direct::From(_)) => Reach::MemoryDirect,
+        false if matches!(direct, Direct::WhereFaster | Direct::Slower | Direct::From(_)) => {
+            Reach::MemoryDirect
+        }
         false => Reach::Memory,
     }
 }
@@ -288,7 +291,9 @@ fn direct_reads(fabric: &mut Fabric, control: &Control, roomy: bool, config: &Co
         _ if !fabric.reads_directly() => Ok(Direct::Never),
         Some(0) => Ok(Direct::Never),
         Some(bytes) => Ok(Direct::From(bytes as usize)),
-        None if !roomy || control.n() < 2 || fabric.one_process() => Ok(Direct::WhereFaster),
+        None if control.n() < 2 || fabric.one_process() => Ok(Direct::WhereFaster),
+        // All are on one host, and find the same.
+        None if !roomy => Ok(if is_of_amd() { Direct::Slower } else { Direct::WhereFaster }),
         None => {
             let (ranks, deadline) = ((control.rank(), control.n()), Instant::now() + config.init_timeout());
             let found = trial::reading(fabric, ranks, &|| Relay::check(control), deadline)?;

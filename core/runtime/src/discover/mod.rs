@@ -8,4 +8,5 @@ pub mod host;
 pub mod interfaces;
 pub mod launcher;
 pub(crate) mod placement;
+pub(crate) mod processor;
 pub mod topology;

@@ -452,7 +452,7 @@ impl Plans {
         // Blocks that differ have no common share, and no limit.
         let all = share_bytes.checked_mul(self.n as usize).unwrap_or(0);
         let from = match self.cut.direct {
-            Direct::Never => return None,
+            Direct::Never | Direct::Slower => return None,
             Direct::WhereFaster if all > most_read_bytes(collective) => return None,
             Direct::Tried { .. } if all > MOST_READ_APART_BYTES => return None,
             Direct::WhereFaster => read_from_bytes(collective, self.n)? as usize,

@@ -11,8 +11,8 @@ use super::lending::Lending;
 use super::plans::Decision;
 use super::reduce::{self, Finish};
 use super::tape::{Entry, Handing, Kind, Pieces, Resolve, Sent, Spot};
+use crate::discover::processor::is_of_amd;
 use crate::error::Error;
-use crate::memory::lines::copies_better_unasked;
 use crate::memory::scratch::BOUNCE_BYTES;
 use crate::request::Bound;
 use crate::transport::{EdgeIndex, Fabric, Filling, Slot};
@@ -343,7 +343,7 @@ impl LaneStep<'_> {
             };
         }
         let (ordered, cached) = cached_first(outputs, &around[..outputs.len()]);
-        if cached == outputs.len() && (entry.bytes <= NEVER_ASKED_FOR_BYTES || copies_better_unasked()) {
+        if cached == outputs.len() && (entry.bytes <= NEVER_ASKED_FOR_BYTES || is_of_amd()) {
             // SAFETY: the caller's contract.
             unsafe { self.fold(entry, inputs, outputs) };
         } else {

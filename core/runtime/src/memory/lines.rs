@@ -1,23 +1,5 @@
 //! Asking the processor for cache lines before they are used. It changes what is where, never what anybody sees.
 
-use std::sync::OnceLock;
-
-/// Whether this processor copies long data that stays in the caches faster if nothing is asked for ahead: those of AMD do, with the
-/// system's copies (ADR 0088).
-pub(crate) fn copies_better_unasked() -> bool {
-    static KNOWN: OnceLock<bool> = OnceLock::new();
-    *KNOWN.get_or_init(|| {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let id = std::arch::x86_64::__cpuid(0);
-            let vendor = [id.ebx, id.edx, id.ecx].map(u32::to_le_bytes).concat();
-            [&b"AuthenticAMD"[..], b"HygonGenuine"].contains(&vendor.as_slice())
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        false
-    })
-}
-
 /// Bytes of a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 

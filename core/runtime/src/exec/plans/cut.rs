@@ -78,6 +78,8 @@ pub(crate) enum Direct {
     WhereFaster,
     /// Those for which it is among few processes with a core each, where a trial said so; and whether by far.
     Tried { far: bool },
+    /// None, since it is nowhere faster; algorithms are those of ranks that read.
+    Slower,
     /// All of so many bytes and more.
     From(usize),
 }
