@@ -189,19 +189,31 @@ mod tests {
 
     /// Rank 0's edges to ranks 1 and 2, and their ends of them.
     fn edges(exchanged: bool) -> ([MemorySend; 2], [MemoryReceive; 2]) {
+        let ([first, second, _], [one, two, _]) = edges_and_back(exchanged);
+        ([first, second], [one, two])
+    }
+
+    /// The same, and the edge from rank 1 to rank 0.
+    fn edges_and_back(exchanged: bool) -> ([MemorySend; 3], [MemoryReceive; 3]) {
         let regions: Regions = (0..3).map(|_| Arc::new(Region::of_layout(LAYOUT))).collect();
         let region = |at: usize| Arc::clone(&regions[at]);
-        let ends = |to: usize| Ends { sender: 0, receiver: to, channel: Channel(0), tag: 0 };
+        let ends = |sender, receiver| Ends { sender, receiver, channel: Channel(0), tag: 0 };
         let way = |own, other| Way {
             roomy: exchanged,
             pool: exchanged.then(|| Arc::new(Pool::of_rank(&LAYOUT, own, other))),
         };
-        let send = |to: usize| MemorySend::new(ends(to), (region(0), region(to)), way(0, to)).unwrap();
-        let receive = |at: usize| {
-            let own = (region(at), Arc::clone(&regions));
-            MemoryReceive::new(ends(at), own, (region(0), None), way(at, 0)).unwrap()
+        let (of_0, of_1) = (way(0, 1), way(1, 0));
+        let edge = |(from, to), (of_sender, of_receiver)| {
+            let own = (region(to), Arc::clone(&regions));
+            (
+                MemorySend::new(ends(from, to), (region(from), region(to)), of_sender).unwrap(),
+                MemoryReceive::new(ends(from, to), own, (region(from), None), of_receiver).unwrap(),
+            )
         };
-        ([send(1), send(2)], [receive(1), receive(2)])
+        let (first, one) = edge((0, 1), (of_0.clone(), of_1.clone()));
+        let (second, two) = edge((0, 2), (way(0, 2), way(2, 0)));
+        let (back, zero) = edge((1, 0), (of_1, of_0));
+        ([first, second, back], [one, two, zero])
     }
 
     fn fill(edge: &mut MemorySend, byte: u8, tag: u32) -> bool {
@@ -249,6 +261,34 @@ mod tests {
             one.release().unwrap();
             two.release().unwrap();
         }
+    }
+
+    #[test]
+    fn others_may_be_told_of_a_slot_that_was_kept() {
+        let ([mut first, mut second, mut back], [mut one, mut two, mut zero]) = edges_and_back(true);
+        let mut kept = 0;
+        for round in 0..40u8 {
+            let payload = back.acquire(9000).unwrap().unwrap();
+            // SAFETY: the slot was acquired for as many bytes.
+            unsafe { payload.write_bytes(round, 9000) };
+            back.post(9000, 0).unwrap();
+            let sent = back.slots.chosen();
+            assert_eq!(read(&mut zero), round);
+            zero.release().unwrap();
+            assert!(fill(&mut first, 100 + round, 0));
+            kept += usize::from(first.slots.chosen() == sent);
+            point(&mut second, &mut first, 0);
+            assert_eq!(read(&mut one), 100 + round);
+            one.release().unwrap();
+            // Rank 1 gave it back, and neither of the two fills it while rank 2 has not read it.
+            assert!(fill(&mut back, 200, 0) && fill(&mut first, 201, 0));
+            assert_eq!((read(&mut zero), read(&mut one)), (200, 201));
+            zero.release().unwrap();
+            one.release().unwrap();
+            assert_eq!(read(&mut two), 100 + round);
+            two.release().unwrap();
+        }
+        assert!(kept > 30, "{kept}");
     }
 
     #[test]
