@@ -42,6 +42,21 @@ pub(crate) fn replay(machine: &Machine, options: &Options) -> Outcome<bool> {
     Ok(constant)
 }
 
+/// A graph of the call that `put` puts on the stream, which was made once before.
+fn captured(
+    queue: &ccl_cuda::Stream,
+    stream: &Stream,
+    mut put: impl FnMut() -> ccl::Result<()>,
+) -> ccl::Result<ccl_cuda::GraphExec> {
+    put()?;
+    stream.synchronize()?;
+    queue.begin_capture(CaptureMode::ThreadLocal).map_err(failed)?;
+    let put = put();
+    let graph = queue.end_capture().map_err(failed);
+    put?;
+    graph?.instantiate().map_err(failed)
+}
+
 fn replay_on(
     machine: &Machine,
     comm: &Communicator,
@@ -55,18 +70,12 @@ fn replay_on(
     let mut send = DeviceBuffer::new(&machine.config, ordinal, 4 * count)?;
     let mut recv = DeviceBuffer::new(&machine.config, ordinal, 4 * count)?;
     send.write(&vec![comm.rank().0 as f32 + 1.0; count])?;
-    let mut put = || {
+    let put = || {
         let request = Request { count, ..Request::all_reduce_in_place(&mut [0.0_f32; 0], ReduceOp::Sum) };
         // SAFETY: both buffers live, and nobody touches them, until the stream was waited for the last time.
         unsafe { comm.enqueue(request, Addresses::of(&send, &mut recv), &stream) }
     };
-    put()?;
-    stream.synchronize()?;
-    queue.begin_capture(CaptureMode::ThreadLocal).map_err(failed)?;
-    let put = put();
-    let graph = queue.end_capture().map_err(failed);
-    put?;
-    let mut exec = graph?.instantiate().map_err(failed)?;
+    let mut exec = captured(&queue, &stream, put)?;
     let mut run = |times: u64| {
         for number in 1..=times {
             // SAFETY: the communicator and both buffers outlive the graph.
@@ -145,18 +154,12 @@ fn chain_on(machine: &Machine, comm: &Communicator, count: usize, replays: u64) 
     let mut buffer = DeviceBuffer::new(&machine.config, ordinal, 4 * count)?;
     let first: Vec<u32> = (0..count as u32).map(|place| 2 * place + 1).collect();
     buffer.write(&first)?;
-    let mut put = || {
+    let put = || {
         let request = Request { count, ..Request::all_reduce_in_place(&mut [0_u32; 0], ReduceOp::Sum) };
         // SAFETY: the buffer lives, and nobody touches it, until the stream was waited for the last time.
         unsafe { comm.enqueue(request, Addresses::in_place(&mut buffer), &stream) }
     };
-    put()?;
-    stream.synchronize()?;
-    queue.begin_capture(CaptureMode::ThreadLocal).map_err(failed)?;
-    let put = put();
-    let graph = queue.end_capture().map_err(failed);
-    put?;
-    let mut exec = graph?.instantiate().map_err(failed)?;
+    let mut exec = captured(&queue, &stream, put)?;
     for number in 1..=replays {
         // SAFETY: the communicator and the buffer outlive the graph.
         unsafe { exec.launch(&queue) }.map_err(failed)?;

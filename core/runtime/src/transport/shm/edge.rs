@@ -400,7 +400,8 @@ impl MemoryReceive {
 
     /// The slot of the message to be released goes back, or another one for it.
     #[inline]
-    fn give_back(&mut self, pool: &Pool, marks: u32) {
+    fn give_back(&mut self, marks: u32) {
+        let Some(pool) = &self.pool else { return };
         let Some(spot) = Spot::from_words(self.said(self.consumer.line())) else { return };
         let given = if marks & SHARED == 0 { pool.give_for(spot) } else { spot.slot };
         // SAFETY: the head line lies in `own`'s mapping and is only used as an atomic.
@@ -503,11 +504,8 @@ impl MemoryReceive {
         if marks & (IN_LINE | SHORT | LENT) == LENT && self.sender.withdrawn() {
             return Err(withdrawn());
         }
-        if marks & (IN_LINE | SHORT | LENT) == 0
-            && let Some(pool) = self.pool.take()
-        {
-            self.give_back(&pool, marks);
-            self.pool = Some(pool);
+        if marks & (IN_LINE | SHORT | LENT) == 0 {
+            self.give_back(marks);
         }
         // SAFETY: the head line lies in `own`'s mapping and is only used as an atomic.
         let head = unsafe { self.place.head.as_ref() };
