@@ -17,7 +17,7 @@ use super::layout::Layout;
 
 /// One slot of those between two ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct SlotId(u8);
+pub(super) struct SlotId(u32);
 
 /// Where a message lies, or goes: a slot, and how many bytes into it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -29,7 +29,7 @@ pub(super) struct Spot {
 impl SlotId {
     /// Slot `index` of those in the region of the rank with the lower place (0) or of the other (1).
     pub(super) const fn new(index: usize, region: usize) -> SlotId {
-        SlotId((index * 2 + region) as u8)
+        SlotId((index * 2 + region) as u32)
     }
 
     pub(super) const fn index(self) -> usize {
@@ -40,8 +40,9 @@ impl SlotId {
         (self.0 & 1) as usize
     }
 
+    /// As it is given back: of those that go from hand to hand there are few.
     pub(super) const fn to_byte(self) -> u8 {
-        self.0
+        self.0 as u8
     }
 }
 
@@ -53,7 +54,7 @@ impl Spot {
 
     /// What a line says; `None` if that is no spot.
     pub(super) fn from_words([slot, offset]: [u64; 2]) -> Option<Spot> {
-        Some(Spot { slot: SlotId(u8::try_from(slot).ok()?), offset: usize::try_from(offset).ok()? })
+        Some(Spot { slot: SlotId(u32::try_from(slot).ok()?), offset: usize::try_from(offset).ok()? })
     }
 }
 
@@ -94,7 +95,7 @@ impl Pool {
     fn take_rested(&self) -> Option<SlotId> {
         let slot = self.next_rested()?;
         self.rested.store(get(&self.rested) & !bit(slot), Ordering::Relaxed);
-        self.next.store(u32::from(slot.0) + 1, Ordering::Relaxed);
+        self.next.store(slot.0 + 1, Ordering::Relaxed);
         Some(slot)
     }
 
@@ -107,7 +108,7 @@ impl Pool {
         let rested = get(&self.rested);
         let from = rested & u64::MAX.checked_shl(self.next.load(Ordering::Relaxed)).unwrap_or(0);
         let among = if from != 0 { from } else { rested };
-        (among != 0).then(|| SlotId(among.trailing_zeros() as u8))
+        (among != 0).then(|| SlotId(among.trailing_zeros()))
     }
 
     fn pop_read(&self) -> Option<Spot> {
@@ -156,7 +157,7 @@ impl Pool {
         // The one that was last in turn.
         let before = rested & !u64::MAX.checked_shl(self.next.load(Ordering::Relaxed)).unwrap_or(0);
         let among = if before != 0 { before } else { rested };
-        let given = SlotId(among.ilog2() as u8);
+        let given = SlotId(among.ilog2());
         self.rested.store(rested & !bit(given), Ordering::Relaxed);
         self.push_read(spot);
         given
@@ -172,11 +173,11 @@ fn bit(slot: SlotId) -> u64 {
 }
 
 fn pack(spot: Spot) -> u64 {
-    u64::from(spot.slot.0) | (spot.offset as u64) << 8
+    u64::from(spot.slot.0) | (spot.offset as u64) << 32
 }
 
 fn unpack(word: u64) -> Spot {
-    Spot { slot: SlotId(word as u8), offset: (word >> 8) as usize }
+    Spot { slot: SlotId(word as u32), offset: (word >> 32) as usize }
 }
 
 /// A slot for the next message.
@@ -225,8 +226,8 @@ impl Exchange {
     ) -> Result<(), NoSlot> {
         while self.under_way.front().is_some_and(|message| *message < released) {
             // Relaxed: ordered by the acquire load of the head.
-            let slot = SlotId(returned[self.collected % RETURNED].load(Ordering::Relaxed));
-            if usize::from(slot.0) >= self.starts.len() {
+            let slot = SlotId(returned[self.collected % RETURNED].load(Ordering::Relaxed).into());
+            if slot.0 as usize >= self.starts.len() {
                 return Err(NoSlot);
             }
             self.under_way.pop_front();
@@ -284,7 +285,7 @@ impl Exchange {
         self.reserved = None;
         self.pool.sent();
         self.under_way.push_back(message);
-        self.starts[usize::from(spot.slot.0)] =
+        self.starts[spot.slot.0 as usize] =
             (spot.offset + bytes).next_multiple_of(super::layout::SLOT_ALIGNMENT);
     }
 
@@ -295,7 +296,7 @@ impl Exchange {
 
     /// Behind the last message in a slot, while there is room.
     fn in_turn(&self, slot: SlotId, bytes: usize) -> Spot {
-        let start = self.starts[usize::from(slot.0)];
+        let start = self.starts[slot.0 as usize];
         Spot { slot, offset: if start + bytes <= self.room_bytes { start } else { 0 } }
     }
 }
@@ -333,7 +334,12 @@ mod tests {
 
     /// Both ends of both ranks of a pair, with 3 slots of 9,000 bytes.
     fn pair(roomy: bool) -> [(MemorySend, MemoryReceive); 2] {
-        let layout = Layout { locals: 2, channels: 1, tags: 1, slots: 3, slot_bytes: 9000 };
+        pair_with(3, roomy)
+    }
+
+    /// The same with so many slots.
+    fn pair_with(slots: usize, roomy: bool) -> [(MemorySend, MemoryReceive); 2] {
+        let layout = Layout { locals: 2, channels: 1, tags: 1, slots, slot_bytes: 9000 };
         let regions = [0, 1].map(|_| Arc::new(Region::of_layout(layout)));
         [(0, 1), (1, 0)].map(|(me, other)| {
             let way = Way { roomy, pool: roomy.then(|| Arc::new(Pool::of_rank(&layout, me, other))) };
@@ -400,6 +406,20 @@ mod tests {
             roomy in any::<bool>(),
         ) {
             exchange(roomy, &messages);
+        }
+    }
+
+    #[test]
+    fn as_many_messages_as_slots_are_under_way() {
+        for (slots, roomy) in [(3, false), (3, true), (32, true), (300, false)] {
+            let mut ranks = pair_with(slots, roomy);
+            for message in 0..slots {
+                assert!(sends(&mut ranks[0].0, message, 9000), "{message} of {slots}");
+            }
+            assert!(!sends(&mut ranks[0].0, slots, 9000), "{slots}");
+            for message in 0..slots {
+                assert!(finds(&mut ranks[1].1, message, 9000), "{message} of {slots}");
+            }
         }
     }
 
