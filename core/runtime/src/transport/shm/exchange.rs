@@ -424,6 +424,17 @@ mod tests {
     }
 
     #[test]
+    fn who_asks_again_is_told_of_the_same_slot() {
+        for roomy in [false, true] {
+            let mut ranks = pair(roomy);
+            assert!(sends(&mut ranks[0].0, 0, 9000));
+            let asked = ranks[0].0.acquire(9000).unwrap().unwrap();
+            assert!(finds(&mut ranks[1].1, 0, 9000));
+            assert_eq!(ranks[0].0.acquire(9000).unwrap(), Some(asked), "{roomy}");
+        }
+    }
+
+    #[test]
     fn what_is_read_is_filled_next_and_what_goes_one_way_stays_there() {
         let mut ranks = pair(true);
         let mut places = Vec::new();

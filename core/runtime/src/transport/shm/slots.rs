@@ -31,8 +31,9 @@ pub(super) struct Slots {
 /// Which slot comes next.
 #[derive(Debug)]
 enum Order {
-    /// The first free one in this region: one more than the edge's message that last used each.
-    First(usize, Box<[u64]>),
+    /// The first free one in this region: one more than the edge's message that last used each, and the one that was chosen for
+    /// a message which is not sent yet.
+    First(usize, Box<[u64]>, Option<usize>),
     /// One that was read last, or whose turn it is; and those that others may still read.
     Exchanged(Exchange, Vec<SlotId>),
 }
@@ -60,7 +61,7 @@ pub(in crate::transport) struct Location {
 impl Slots {
     /// So many slots in the region of this number, the first free one of which is used.
     pub(super) fn first(number: usize, region: usize) -> Slots {
-        Slots::new(number, Order::First(region, vec![0; number].into()))
+        Slots::new(number, Order::First(region, vec![0; number].into(), None))
     }
 
     /// Messages are in so many slots at a time, whichever these are.
@@ -84,10 +85,10 @@ impl Slots {
         let readers = &self.readers;
         let is_read = |slot: SlotId| readers.iter().any(|(other, _)| *other == slot);
         let chosen = match &mut self.order {
-            Order::First(region, last) => {
+            Order::First(region, last, reserved) => {
                 let free = |index: &usize| last[*index] <= released && !is_read(SlotId::new(*index, *region));
-                let index = (0..last.len()).find(free);
-                index.map(|index| Spot { slot: SlotId::new(index, *region), offset: 0 })
+                *reserved = reserved.or_else(|| (0..last.len()).find(free));
+                reserved.map(|index| Spot { slot: SlotId::new(index, *region), offset: 0 })
             }
             Order::Exchanged(exchange, read) => {
                 read.retain(|slot| is_read(*slot) || exchange.rest(*slot));
@@ -135,7 +136,10 @@ impl Slots {
     /// The edge's message `message` uses the chosen slot.
     pub(super) fn take(&mut self, message: u64) {
         match &mut self.order {
-            Order::First(_, last) => last[self.chosen.slot.index()] = message + 1,
+            Order::First(_, last, reserved) => {
+                *reserved = None;
+                last[self.chosen.slot.index()] = message + 1;
+            }
             Order::Exchanged(exchange, _) => exchange.take(message, self.chosen, self.bytes),
         }
     }
