@@ -70,8 +70,10 @@ pub(crate) struct MemoryReceive {
     lender: Option<PeerMemory>,
     /// The regions of all ranks of the host, if slots are shared.
     regions: Regions,
-    /// Of the message last peeked.
+    /// Of the message last peeked,
     marks: u32,
+    /// and where it is, if in a slot between the two ranks: what its line said when that was found to be one.
+    spot: Spot,
     /// Messages that were read together with an earlier one, and not yet fetched.
     ahead: Ahead,
 }
@@ -328,6 +330,7 @@ impl MemoryReceive {
             lender,
             regions,
             marks: 0,
+            spot: Spot::default(),
             ahead: Ahead::default(),
         })
     }
@@ -383,6 +386,7 @@ impl MemoryReceive {
     fn slot(&mut self, line: usize, bytes: usize) -> Result<NonNull<u8>> {
         let spot = Spot::from_words(self.said(line)).ok_or_else(misplaced)?;
         let data = self.place.checked(spot, bytes).ok_or_else(misplaced)?;
+        self.spot = spot;
         self.place.touch(spot.slot, self.ends.in_order(&self.sender, &self.own));
         if self.taken < self.consumer.next() + 1 && self.takes_slot() {
             // Its lines come to be written, too, and once.
@@ -402,8 +406,7 @@ impl MemoryReceive {
     #[inline]
     fn give_back(&mut self, marks: u32) {
         let Some(pool) = &self.pool else { return };
-        let Some(spot) = Spot::from_words(self.said(self.consumer.line())) else { return };
-        let given = if marks & SHARED == 0 { pool.give_for(spot) } else { spot.slot };
+        let given = if marks & SHARED == 0 { pool.give_for(self.spot) } else { self.spot.slot };
         // SAFETY: the head line lies in `own`'s mapping and is only used as an atomic.
         let head = unsafe { self.place.head.as_ref() };
         // Relaxed: published by the release store of the head.

@@ -434,6 +434,52 @@ mod tests {
         }
     }
 
+    /// Writes over what the first line says of its message.
+    fn write_over(edge: &MemoryReceive, words: [u64; 2]) {
+        // SAFETY: the line's payload is longer than two words, on an 8-byte boundary, and nobody else looks at it now.
+        unsafe { edge.place.in_line(0).cast::<[u64; 2]>().write(words) };
+    }
+
+    #[test]
+    fn the_slot_that_is_kept_is_the_one_that_was_found() {
+        let mut ranks = pair(true);
+        assert!(sends(&mut ranks[1].0, 0, 9000) && finds(&mut ranks[0].1, 0, 9000));
+        assert!(sends(&mut ranks[0].0, 1, 9000));
+        let found = ranks[0].0.slots.chosen();
+        ranks[1].1.peek().unwrap().unwrap();
+        write_over(&ranks[1].1, [200, 1 << 40]);
+        ranks[1].1.release().unwrap();
+        assert!(sends(&mut ranks[1].0, 2, 9000));
+        assert_eq!(ranks[1].0.slots.chosen(), found);
+    }
+
+    #[test]
+    fn what_is_no_slot_is_refused() {
+        let refused = |error: crate::Error| assert!(error.cause().contains("which slot it is in"), "{error}");
+        for words in [
+            [24, 0],
+            [255, 0],
+            [1 << 32, 0],
+            [u64::MAX, 0],
+            [0, 1],
+            [0, 64],
+            [0, 1 << 40],
+            [0, u64::MAX - 63],
+        ] {
+            let mut ranks = pair(true);
+            assert!(sends(&mut ranks[0].0, 0, 9000));
+            write_over(&ranks[1].1, words);
+            refused(ranks[1].1.peek().unwrap_err());
+        }
+        for given in [24, 255] {
+            let mut ranks = pair(true);
+            assert!(sends(&mut ranks[0].0, 0, 9000) && finds(&mut ranks[1].1, 0, 9000));
+            // SAFETY: the head line lies in a region that the edge keeps mapped.
+            unsafe { ranks[1].1.place.head.as_ref() }.returned[0].store(given, Ordering::Relaxed);
+            refused(ranks[0].0.acquire(9000).unwrap_err());
+        }
+    }
+
     #[test]
     fn what_is_read_is_filled_next_and_what_goes_one_way_stays_there() {
         let mut ranks = pair(true);
