@@ -5,6 +5,10 @@ use std::sync::OnceLock;
 /// Whether it is AMD's, or Hygon's of the same make. There the system copies what stays in the caches faster than copies that ask for lines
 /// ahead, and reading another process's memory takes longer than slots where ranks share cores (ADR 0088).
 pub(crate) fn is_of_amd() -> bool {
+    #[cfg(test)]
+    if let Some(amd) = PRETENDED.get() {
+        return amd;
+    }
     static KNOWN: OnceLock<bool> = OnceLock::new();
     *KNOWN.get_or_init(|| {
         #[cfg(target_arch = "x86_64")]
@@ -16,4 +20,19 @@ pub(crate) fn is_of_amd() -> bool {
         #[cfg(not(target_arch = "x86_64"))]
         false
     })
+}
+
+#[cfg(test)]
+thread_local! {
+    static PRETENDED: std::cell::Cell<Option<bool>> = const { std::cell::Cell::new(None) };
+}
+
+/// Runs this as on a processor of AMD's, then as on another one.
+#[cfg(test)]
+pub(crate) fn on_each(test: impl Fn()) {
+    for amd in [true, false] {
+        PRETENDED.set(Some(amd));
+        test();
+    }
+    PRETENDED.set(None);
 }

@@ -328,22 +328,24 @@ impl LaneStep<'_> {
         (spots, outputs): (&[Spot], &[*mut u8]),
     ) {
         let timely = entry.is_copy();
-        let (mut around, mut timed) = ([false; 4], None);
-        for (around, spot) in around.iter_mut().zip(spots) {
-            *around = match *spot {
+        let (mut stores, mut timed) = ([Store::Cached; 4], None);
+        for ((store, spot), output) in stores.iter_mut().zip(spots).zip(outputs) {
+            *store = match *spot {
                 Spot::To(edge, _) => {
                     let filling = self.fabric.sender(edge).filling(timely);
                     if filling == Filling::Timed {
                         timed = Some((edge, Instant::now()));
                     }
-                    filling == Filling::Streaming
+                    if filling == Filling::Streaming { Store::Around } else { Store::Cached }
                 }
-                Spot::Recv(_) => self.call.decision.huge,
-                _ => false,
+                _ if timely && std::ptr::eq(*output, inputs[0]) => Store::Nothing,
+                Spot::Recv(_) if self.call.decision.huge => Store::Around,
+                _ => Store::Cached,
             };
         }
-        let (ordered, cached) = cached_first(outputs, &around[..outputs.len()]);
-        if cached == outputs.len() && (entry.bytes <= NEVER_ASKED_FOR_BYTES || is_of_amd()) {
+        let (ordered, cached, number) = cached_first(outputs, &stores);
+        let outputs = &ordered[..number];
+        if cached == number && (entry.bytes <= NEVER_ASKED_FOR_BYTES || is_of_amd()) {
             // SAFETY: the caller's contract.
             unsafe { self.fold(entry, inputs, outputs) };
         } else {
@@ -352,7 +354,7 @@ impl LaneStep<'_> {
                 _ => taken,
             });
             // SAFETY: the caller's contract, for the same outputs.
-            unsafe { self.fold_long(entry, (inputs, taken), (&ordered[..outputs.len()], cached)) };
+            unsafe { self.fold_long(entry, (inputs, taken), (outputs, cached)) };
         }
         if let Some((edge, since)) = timed {
             self.fabric.sender(edge).took(entry.bytes * outputs.len(), since);
@@ -635,17 +637,31 @@ thread_local! {
     pub(crate) static SENT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// The outputs in another order, those that are not written `around` the caches before the others; how many they are.
-fn cached_first(outputs: &[*mut u8], around: &[bool]) -> ([*mut u8; 4], usize) {
+/// How a step writes one of its outputs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Store {
+    Cached,
+    /// Around the caches.
+    Around,
+    /// It is there already.
+    Nothing,
+}
+
+/// The outputs that are written in another order, those that go through the caches before the others; how many these are, and all.
+fn cached_first(outputs: &[*mut u8], stores: &[Store; 4]) -> ([*mut u8; 4], usize, usize) {
     let mut ordered = [std::ptr::null_mut(); 4];
-    let cached = around.iter().filter(|around| !**around).count();
-    let mut next = [0, cached];
-    for (output, around) in outputs.iter().zip(around) {
-        let place = &mut next[usize::from(*around)];
+    let cached = stores[..outputs.len()].iter().filter(|store| **store == Store::Cached).count();
+    let (mut next, mut next_around) = (0, cached);
+    for (output, store) in outputs.iter().zip(stores) {
+        let place = match store {
+            Store::Cached => &mut next,
+            Store::Around => &mut next_around,
+            Store::Nothing => continue,
+        };
         ordered[*place] = *output;
         *place += 1;
     }
-    (ordered, cached)
+    (ordered, cached, next_around)
 }
 
 /// What is shorter goes in or beside a line.

@@ -1,6 +1,7 @@
 //! Copies to one or several outputs, through the cache or around it.
 
 use super::level::Level;
+use crate::discover::processor::is_of_amd;
 use crate::memory::lines::{LINE_BYTES, ask_for_all, claim_all};
 
 /// Copies `bytes` bytes to every output, 1 to 4, in one pass over the input.
@@ -38,6 +39,10 @@ pub unsafe fn copy(input: *const u8, outputs: &[*mut u8], bytes: usize) {
 /// As [`copy`].
 pub unsafe fn copy_long(input: *const u8, taken: bool, (outputs, cached): (&[*mut u8], usize), bytes: usize) {
     let level = Level::detect();
+    if cached > 0 && is_of_amd() {
+        // SAFETY: the caller's contract.
+        return unsafe { copy_in_turn(level, input, (outputs, cached), bytes) };
+    }
     let mut start = 0;
     while start < bytes {
         let length = tile_bytes(outputs, cached, start).min(bytes - start);
@@ -63,6 +68,29 @@ pub unsafe fn copy_long(input: *const u8, taken: bool, (outputs, cached): (&[*mu
     if cached < outputs.len() {
         fence();
     }
+}
+
+/// [`copy_long`] where long blocks go through the caches the faster: they fill those outputs, then, out of the near cache, the others.
+///
+/// # Safety
+///
+/// As [`copy`].
+unsafe fn copy_in_turn(level: Level, input: *const u8, (outputs, cached): (&[*mut u8], usize), bytes: usize) {
+    let (through, around) = outputs.split_at(cached);
+    for start in (0..bytes).step_by(LONG_BLOCK_BYTES) {
+        let length = LONG_BLOCK_BYTES.min(bytes - start);
+        // SAFETY: `start + length <= bytes`, inside the caller's ranges.
+        unsafe {
+            let from = input.add(start);
+            for output in through.iter().filter(|output| !std::ptr::eq(**output, input)) {
+                std::ptr::copy_nonoverlapping(from, output.add(start), length);
+            }
+            for output in around.iter().filter(|output| !std::ptr::eq(**output, input)) {
+                stream(level, from, output.add(start), length);
+            }
+        }
+    }
+    fence();
 }
 
 /// Bytes of the tile that begins at `start`. The first ends on a line boundary of the first output that goes around the
@@ -103,10 +131,11 @@ unsafe fn in_blocks(
     bytes: usize,
     store: impl Fn(*const u8, *mut u8, usize),
 ) {
-    for start in (0..bytes).step_by(BLOCK_BYTES) {
+    let block_bytes = block_bytes(bytes);
+    for start in (0..bytes).step_by(block_bytes) {
         for output in outputs {
             // SAFETY: `start < bytes`, inside the caller's ranges.
-            unsafe { store(input.add(start), output.add(start), BLOCK_BYTES.min(bytes - start)) };
+            unsafe { store(input.add(start), output.add(start), block_bytes.min(bytes - start)) };
         }
     }
 }
@@ -211,8 +240,15 @@ pub(super) fn fence() {
     }
 }
 
-/// Bytes copied at a time to several outputs: a small part of the first-level cache.
+/// How many of `bytes` bytes are copied at a time to several outputs: a small part of the first-level cache, but on AMD processors, which move
+/// the more of a string in the same time the longer it is (ADR 0089), of the second.
+#[inline(always)]
+pub(super) fn block_bytes(bytes: usize) -> usize {
+    if bytes > BLOCK_BYTES && is_of_amd() { LONG_BLOCK_BYTES } else { BLOCK_BYTES }
+}
+
 const BLOCK_BYTES: usize = 4096;
+const LONG_BLOCK_BYTES: usize = 64 << 10;
 
 /// Bytes of long data worked on at a time: 256 and 1,024 take longer (ADR 0072).
 const LONG_TILE_BYTES: usize = 512;

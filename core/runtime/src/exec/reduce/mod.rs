@@ -182,27 +182,33 @@ impl Reduction {
         }
     }
 
-    /// The general case: block by block, so that whatever is read twice is in the first-level cache.
+    /// The general case: block by block, so that whatever is read twice is in a near cache.
     ///
     /// # Safety
     ///
     /// As [`Reduction::fold`].
     unsafe fn fold_in_blocks(&self, inputs: &[*const u8], outputs: &[*mut u8], count: usize, finish: Finish) {
         let Some((&first, others)) = outputs.split_first() else { return };
+        let (most, most_copied) = (BLOCK_BYTES / self.size_bytes, copy::block_bytes(count * self.size_bytes));
         let mut start = 0;
         while start < count {
-            let length = (BLOCK_BYTES / self.size_bytes).min(count - start);
-            let start_bytes = start * self.size_bytes;
-            // SAFETY: `start + length <= count`, so the ranges are inside the caller's. `fold_block` has
-            // read every input when it returns, so the other outputs may equal any of them.
-            unsafe {
-                self.fold_block(inputs, start_bytes, first.add(start_bytes), length, finish);
-                for other in others {
-                    let bytes = length * self.size_bytes;
-                    std::ptr::copy_nonoverlapping(first.add(start_bytes), other.add(start_bytes), bytes);
+            let part_start = start * self.size_bytes;
+            let end = count.min(start + most_copied / self.size_bytes);
+            while start < end {
+                let length = most.min(end - start);
+                let start_bytes = start * self.size_bytes;
+                // SAFETY: `start + length <= count`, so the ranges are inside the caller's.
+                unsafe { self.fold_block(inputs, start_bytes, first.add(start_bytes), length, finish) };
+                start += length;
+            }
+            for other in others {
+                let bytes = end * self.size_bytes - part_start;
+                // SAFETY: inside the caller's ranges. `fold_block` has read every input when it returns, so the other
+                // outputs may equal any of them.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(first.add(part_start), other.add(part_start), bytes);
                 }
             }
-            start += length;
         }
     }
 

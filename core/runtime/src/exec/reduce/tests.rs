@@ -3,10 +3,15 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::discover::processor::on_each;
 use crate::reference::element as naive;
 
 #[test]
 fn every_case_matches_the_reference() {
+    on_each(every_case_matches);
+}
+
+fn every_case_matches() {
     let mut random = Random(1);
     for dtype in Dtype::ALL {
         for op in ReduceOp::ALL {
@@ -234,9 +239,38 @@ proptest! {
 }
 
 #[test]
+fn long_results_reach_every_output() {
+    on_each(|| {
+        let mut random = Random(5);
+        let count = 40_000;
+        let data: Vec<_> = (0..3).map(|_| random.elements(Dtype::F32, count)).collect();
+        for inputs in [2, 3] {
+            let expected = naive_fold(Dtype::F32, ReduceOp::Sum, 2, 1.0, &data[..inputs], Finish::NONE);
+            let mut buffers: Vec<Buffer> = data.iter().map(|d| Buffer::new(d, random.below(64))).collect();
+            let mut apart =
+                [Buffer::new(&data[0], random.below(64)), Buffer::new(&data[0], random.below(64))];
+            let ins: Vec<*const u8> = buffers[..inputs].iter_mut().map(|b| b.data().cast_const()).collect();
+            let outs = [ins[1].cast_mut(), apart[0].data(), ins[0].cast_mut(), apart[1].data()];
+            // SAFETY: every buffer holds `count` elements; they are apart but for the equal pointers.
+            unsafe {
+                let reduction = Reduction::new(Dtype::F32, ReduceOp::Sum, 2, 1.0);
+                reduction.fold(&ins, &outs, count, Finish::NONE);
+            }
+            for buffer in buffers[..2].iter().chain(&apart) {
+                assert!(buffer.read() == expected, "{inputs} inputs");
+            }
+        }
+    });
+}
+
+#[test]
 fn copies_reach_every_output_and_nothing_else() {
+    on_each(copies_reach_every_output);
+}
+
+fn copies_reach_every_output() {
     let mut random = Random(3);
-    for bytes in [0, 1, 7, 63, 64, 65, 200, 4032, 4096, 4097, 10_000] {
+    for bytes in [0, 1, 7, 63, 64, 65, 200, 4032, 4096, 4097, 10_000, 140_000] {
         for outputs in 1..=4 {
             for round in 0..8 {
                 let data = random.elements(Dtype::U8, bytes);
