@@ -15,7 +15,7 @@ use crate::discover::processor::is_of_amd;
 use crate::error::Error;
 use crate::memory::scratch::BOUNCE_BYTES;
 use crate::request::Bound;
-use crate::transport::{EdgeIndex, Fabric, Filling, Slot};
+use crate::transport::{EdgeIndex, Fabric, Filler, Filling, Slot};
 
 /// Everything one lane needs to take steps.
 pub(super) struct LaneStep<'a> {
@@ -327,25 +327,33 @@ impl LaneStep<'_> {
         inputs: &[*const u8],
         (spots, outputs): (&[Spot], &[*mut u8]),
     ) {
-        let timely = entry.is_copy();
-        let (mut stores, mut timed) = ([Store::Cached; 4], None);
+        let filler = match (entry.is_copy(), spots) {
+            (true, _) => Filler::Copy,
+            (false, [Spot::To(..), ..]) => Filler::Fold,
+            _ => Filler::Other,
+        };
+        let (mut stores, mut timed, mut aside) = ([Store::Cached; 4], None, false);
         for ((store, spot), output) in stores.iter_mut().zip(spots).zip(outputs) {
             *store = match *spot {
                 Spot::To(edge, _) => {
-                    let filling = self.fabric.sender(edge).filling(timely);
+                    let filling = self.fabric.sender(edge).filling(filler);
+                    aside |= filling == Filling::Aside;
                     if filling == Filling::Timed {
                         timed = Some((edge, Instant::now()));
                     }
                     if filling == Filling::Streaming { Store::Around } else { Store::Cached }
                 }
-                _ if timely && std::ptr::eq(*output, inputs[0]) => Store::Nothing,
+                _ if filler == Filler::Copy && std::ptr::eq(*output, inputs[0]) => Store::Nothing,
                 Spot::Recv(_) if self.call.decision.huge => Store::Around,
                 _ => Store::Cached,
             };
         }
         let (ordered, cached, number) = cached_first(outputs, &stores);
         let outputs = &ordered[..number];
-        if cached == number && (entry.bytes <= NEVER_ASKED_FOR_BYTES || is_of_amd()) {
+        if aside && cached == number {
+            // SAFETY: the caller's contract.
+            unsafe { self.call.decision.reduction.fold_aside(inputs, outputs, entry.count, entry.finish) };
+        } else if cached == number && (entry.bytes <= NEVER_ASKED_FOR_BYTES || is_of_amd()) {
             // SAFETY: the caller's contract.
             unsafe { self.fold(entry, inputs, outputs) };
         } else {
@@ -357,7 +365,7 @@ impl LaneStep<'_> {
             unsafe { self.fold_long(entry, (inputs, taken), (outputs, cached)) };
         }
         if let Some((edge, since)) = timed {
-            self.fabric.sender(edge).took(entry.bytes * outputs.len(), since);
+            self.fabric.sender(edge).took(filler, entry.bytes * outputs.len(), since);
         }
     }
 

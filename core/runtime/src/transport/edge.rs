@@ -8,7 +8,7 @@ use ccl_plan::{Channel, Rank};
 
 use super::PathKind;
 use super::net::{NetReceive, NetSend};
-use super::shm::{Filling, Location, MemoryReceive, MemorySend, Reader};
+use super::shm::{Filler, Filling, Location, MemoryReceive, MemorySend, Reader};
 use crate::error::{Error, Result};
 
 /// An edge's name at one of its ends.
@@ -151,19 +151,19 @@ impl SendEdge {
         }
     }
 
-    /// How what was acquired last is best filled; `timely`: its time would say how fast slots are filled.
+    /// How what was acquired last is best filled with this.
     #[inline]
-    pub(crate) fn filling(&mut self, timely: bool) -> Filling {
+    pub(crate) fn filling(&mut self, filler: Filler) -> Filling {
         match &mut self.0 {
-            SendKind::Memory(edge) => edge.filling(timely),
+            SendKind::Memory(edge) => edge.filling(filler),
             SendKind::Net(_) | SendKind::Wrapped(_) => Filling::Cached,
         }
     }
 
-    /// Filling `bytes` of what was acquired last through the caches has taken from then until now.
-    pub(crate) fn took(&mut self, bytes: usize, since: Instant) {
+    /// Filling `bytes` of what was acquired last through the caches with this has taken from then until now.
+    pub(crate) fn took(&mut self, filler: Filler, bytes: usize, since: Instant) {
         if let SendKind::Memory(edge) = &mut self.0 {
-            edge.took(bytes, since);
+            edge.took(filler, bytes, since);
         }
     }
 

@@ -49,7 +49,7 @@ impl Reduction {
         let tile_bytes = tile_bytes(outputs, stores);
         // The first tile ends on a line boundary of the first output, so that all others are whole lines.
         let head_bytes = first.align_offset(LINE_BYTES).min(LINE_BYTES);
-        let mut block = Block::uninit();
+        let mut block = <Block>::uninit();
         let through_cache = stores == Stores::Cached && self.may_fold_into(first, contributions);
         let mut start = 0;
         while start < count {
@@ -98,7 +98,7 @@ impl Reduction {
         target: *mut u8,
         count: usize,
     ) -> *const u8 {
-        let mut scaled = Block::uninit();
+        let mut scaled = <Block>::uninit();
         let mut folded = std::ptr::null();
         for (index, contribution) in contributions.iter().enumerate() {
             let mut operand = contribution.start.wrapping_add(start_bytes);

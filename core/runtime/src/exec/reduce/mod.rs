@@ -132,6 +132,40 @@ impl Reduction {
         }
     }
 
+    /// [`Reduction::fold`] into a block aside, from which all outputs are copied: for outputs that are written faster in long strings
+    /// than one register after the other.
+    ///
+    /// # Safety
+    ///
+    /// As [`Reduction::fold`].
+    pub(crate) unsafe fn fold_aside(
+        &self,
+        inputs: &[*const u8],
+        outputs: &[*mut u8],
+        count: usize,
+        finish: Finish,
+    ) {
+        let mut aside = Block::<ASIDE_BYTES>::uninit();
+        let aside = aside.as_mut_ptr();
+        let mut starts = [std::ptr::null(); 4];
+        let mut start = 0;
+        while start < count {
+            let length = (ASIDE_BYTES / self.size_bytes).min(count - start);
+            for (start_of, input) in starts.iter_mut().zip(inputs) {
+                *start_of = input.wrapping_add(start * self.size_bytes);
+            }
+            // SAFETY: `start + length <= count`, so the ranges are inside the caller's; the block holds `length` elements.
+            unsafe {
+                self.fold(&starts[..inputs.len()], &[aside], length, finish);
+                for output in outputs {
+                    let to = output.add(start * self.size_bytes);
+                    std::ptr::copy_nonoverlapping(aside, to, length * self.size_bytes);
+                }
+            }
+            start += length;
+        }
+    }
+
     /// [`Reduction::fold`] for long data, with non-temporal stores to all but the first `cached` outputs, as
     /// [`copy_long`]; `taken` has a bit for each input, the lowest for the first.
     ///
@@ -146,7 +180,7 @@ impl Reduction {
         finish: Finish,
     ) {
         let finish = Finish(finish.0 & self.heeds);
-        let mut aside = Block::uninit();
+        let mut aside = <Block>::uninit();
         let mut start = 0;
         while start < count {
             let start_bytes = start * self.size_bytes;
@@ -259,7 +293,7 @@ impl Reduction {
         count: usize,
         finish: Finish,
     ) {
-        let (mut partial, mut scaled) = (Block::uninit(), Block::uninit());
+        let (mut partial, mut scaled) = (<Block>::uninit(), <Block>::uninit());
         let mut folded = std::ptr::null();
         for (i, input) in inputs.iter().enumerate() {
             let input = input.wrapping_add(start_bytes);
@@ -310,13 +344,13 @@ impl Reduction {
     }
 }
 
-/// Scratch for a part of the data that stays in the first-level cache.
+/// Scratch for a part of the data that stays in a near cache.
 #[repr(align(64))]
-struct Block([MaybeUninit<u8>; BLOCK_BYTES]);
+struct Block<const BYTES: usize = BLOCK_BYTES>([MaybeUninit<u8>; BYTES]);
 
-impl Block {
-    const fn uninit() -> Block {
-        Block([MaybeUninit::uninit(); BLOCK_BYTES])
+impl<const BYTES: usize> Block<BYTES> {
+    const fn uninit() -> Block<BYTES> {
+        Block([MaybeUninit::uninit(); BYTES])
     }
 
     fn as_mut_ptr(&mut self) -> *mut u8 {
@@ -329,6 +363,9 @@ const SCALE_ALL: u8 = 0x0f;
 
 /// The bit of [`Finish`] that completes.
 const COMPLETE: u8 = 0x10;
+
+/// Bytes folded aside at a time: half of the first-level cache at most, and long enough a string.
+const ASIDE_BYTES: usize = 16 << 10;
 
 /// Bytes folded at a time in the general case: seven such blocks fit a 32 KiB cache.
 const BLOCK_BYTES: usize = 4096;

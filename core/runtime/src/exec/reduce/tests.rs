@@ -46,15 +46,16 @@ fn check(random: &mut Random, dtype: Dtype, op: ReduceOp, count: usize, inputs: 
                 if place < outputs {
                     outs[place] = pointers[random.below(inputs)];
                 }
-                let long = random.below(3) == 0;
+                let way = random.below(6);
                 // SAFETY: every buffer holds `count` elements; they are apart but for the equal pointers.
                 unsafe {
-                    match long {
-                        true => {
+                    match way {
+                        0 | 1 => {
                             let cached = random.below(outputs + 1);
                             reduction.fold_long((&ins, cached as u8), (&outs, cached), count, finish);
                         }
-                        false => reduction.fold(&ins, &outs, count, finish),
+                        2 => reduction.fold_aside(&ins, &outs, count, finish),
+                        _ => reduction.fold(&ins, &outs, count, finish),
                     }
                 }
                 for (i, buffer) in buffers.iter_mut().enumerate() {
@@ -70,7 +71,7 @@ fn check(random: &mut Random, dtype: Dtype, op: ReduceOp, count: usize, inputs: 
                         buffer.read(),
                         *want,
                         "{dtype} {op} {level:?}, count {count}, buffer {i}, {inputs} inputs, {outputs} outputs, \
-                         {finish:?}, output {place} in place, long {long}, n {n}, scalar {scalar}"
+                         {finish:?}, output {place} in place, way {way}, n {n}, scalar {scalar}"
                     );
                 }
             }
@@ -244,7 +245,7 @@ fn long_results_reach_every_output() {
         let mut random = Random(5);
         let count = 40_000;
         let data: Vec<_> = (0..3).map(|_| random.elements(Dtype::F32, count)).collect();
-        for inputs in [2, 3] {
+        for (inputs, aside) in [(2, false), (2, true), (3, false), (3, true)] {
             let expected = naive_fold(Dtype::F32, ReduceOp::Sum, 2, 1.0, &data[..inputs], Finish::NONE);
             let mut buffers: Vec<Buffer> = data.iter().map(|d| Buffer::new(d, random.below(64))).collect();
             let mut apart =
@@ -254,10 +255,13 @@ fn long_results_reach_every_output() {
             // SAFETY: every buffer holds `count` elements; they are apart but for the equal pointers.
             unsafe {
                 let reduction = Reduction::new(Dtype::F32, ReduceOp::Sum, 2, 1.0);
-                reduction.fold(&ins, &outs, count, Finish::NONE);
+                match aside {
+                    true => reduction.fold_aside(&ins, &outs, count, Finish::NONE),
+                    false => reduction.fold(&ins, &outs, count, Finish::NONE),
+                }
             }
             for buffer in buffers[..2].iter().chain(&apart) {
-                assert!(buffer.read() == expected, "{inputs} inputs");
+                assert!(buffer.read() == expected, "{inputs} inputs, {aside}");
             }
         }
     });

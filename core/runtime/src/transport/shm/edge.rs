@@ -14,10 +14,11 @@ use std::time::Instant;
 
 use super::exchange::{Exchange, Pool, RETURNED, Spot};
 use super::layout::Region;
-use super::pace::{Filling, Pace};
+use super::pace::{Filler, Filling, Pace};
 use super::place::{Ends, Place};
 use super::ring::{Consumer, Producer};
 use super::slots::{Location, Reader, Slots};
+use crate::discover::processor::is_of_amd;
 use crate::error::{Error, Result};
 use crate::memory::PeerMemory;
 use crate::memory::lines::{claim, claim_all};
@@ -44,6 +45,8 @@ pub(crate) struct MemorySend {
     producer: Producer,
     pub(super) slots: Slots,
     pace: Pace,
+    /// Of results that are stored one by one.
+    folds: Pace,
     place: Place,
     /// Bytes acquired; negative when nothing is.
     acquired: isize,
@@ -105,7 +108,17 @@ impl MemorySend {
             None => Slots::first(number, ends.receivers_region()),
         };
         let producer = Producer::new(place.lines_count, number);
-        Ok(MemorySend { producer, slots, pace: Pace::new(), place, acquired: NOTHING, receiver, own, ends })
+        Ok(MemorySend {
+            producer,
+            slots,
+            pace: Pace::new(),
+            folds: Pace::of_folds(),
+            place,
+            acquired: NOTHING,
+            receiver,
+            own,
+            ends,
+        })
     }
 
     /// See [`crate::transport::SendEdge::acquire`].
@@ -243,18 +256,24 @@ impl MemorySend {
 
     /// See [`crate::transport::SendEdge::filling`].
     #[inline]
-    pub(crate) fn filling(&mut self, timely: bool) -> Filling {
-        if self.acquired > self.place.short_bytes.cast_signed() {
-            self.pace.filling(timely, Instant::now)
-        } else {
-            Filling::Cached
+    pub(crate) fn filling(&mut self, filler: Filler) -> Filling {
+        if self.acquired <= self.place.short_bytes.cast_signed() {
+            return Filling::Cached;
+        }
+        match (self.pace.filling(filler == Filler::Copy, Instant::now), filler) {
+            (Filling::Cached, Filler::Fold) if is_of_amd() => match self.folds.filling(true, Instant::now) {
+                Filling::Streaming => Filling::Aside,
+                filling => filling,
+            },
+            (filling, _) => filling,
         }
     }
 
     /// See [`crate::transport::SendEdge::took`].
-    pub(crate) fn took(&mut self, bytes: usize, since: Instant) {
+    pub(crate) fn took(&mut self, filler: Filler, bytes: usize, since: Instant) {
         let now = Instant::now();
-        self.pace.took(bytes, now - since, now);
+        let pace = if filler == Filler::Copy { &mut self.pace } else { &mut self.folds };
+        pace.took(bytes, now - since, now);
     }
 
     /// Whether others may be sent what was posted last, or is about to be, by [`MemorySend::point_to`].

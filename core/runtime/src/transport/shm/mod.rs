@@ -21,7 +21,7 @@ pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend, Regions, Way};
 pub(crate) use exchange::{MOST_EXCHANGED, Pool};
 pub(crate) use layout::{FEW_RANKS, Layout};
 pub(crate) use neighbours::{Neighbours, Own};
-pub(crate) use pace::Filling;
+pub(crate) use pace::{Filler, Filling};
 pub(crate) use place::Ends;
 pub(super) use slots::{Location, Reader};
 pub(crate) use visits::Visitors;

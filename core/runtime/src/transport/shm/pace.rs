@@ -4,6 +4,9 @@
 //! read. Between cores that share a cache this is the fastest way. Between others a line at a time crosses the machine, twice,
 //! at a tenth of the speed, and stores that go around the caches (non-temporal ones) are the faster way. No table tells cores
 //! apart in a virtual machine, whose processors move; but how long it takes to fill a slot does.
+//!
+//! On AMD processors long copies fill slots fast wherever the cores are, and results stored one by one do not: far apart they are
+//! better computed aside and then copied (ADR 0089).
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +19,18 @@ pub(crate) enum Filling {
     Timed,
     /// With stores that go around them.
     Streaming,
+    /// From a block aside, in long strings.
+    Aside,
+}
+
+/// What a slot is filled with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Filler {
+    /// A copy of the rank's own, whose time says how fast slots are filled.
+    Copy,
+    /// A result that goes to slots alone, as it is computed.
+    Fold,
+    Other,
 }
 
 /// What one end of an edge knows of how fast its slots are filled.
@@ -29,11 +44,23 @@ pub(super) struct Pace {
     streams: Option<Instant>,
     /// How long until the next look.
     pause: Duration,
+    /// Fewer bytes in a nanosecond are slow.
+    slow_bytes: u128,
 }
 
 impl Pace {
+    /// Of copies.
     pub(super) const fn new() -> Pace {
-        Pace { turn: 0, slow: 0, streams: None, pause: FIRST_PAUSE }
+        Pace::of(SLOW_BYTES_PER_NS)
+    }
+
+    /// Of results that are stored one by one.
+    pub(super) const fn of_folds() -> Pace {
+        Pace::of(SLOW_FOLD_BYTES_PER_NS)
+    }
+
+    const fn of(slow_bytes: u128) -> Pace {
+        Pace { turn: 0, slow: 0, streams: None, pause: FIRST_PAUSE, slow_bytes }
     }
 
     /// How to fill the next slot; `timely`: with nothing but a copy of the rank's own, whose time says something.
@@ -54,7 +81,7 @@ impl Pace {
 
     /// A timed slot of `bytes` took so long.
     pub(super) fn took(&mut self, bytes: usize, elapsed: Duration, now: Instant) {
-        let slow = (bytes as u128) < elapsed.as_nanos() * SLOW_BYTES_PER_NS;
+        let slow = (bytes as u128) < elapsed.as_nanos() * self.slow_bytes;
         match (self.streams, slow) {
             (None, false) => self.slow = 0,
             // A rank that was interrupted takes long, too, but not so often.
@@ -77,6 +104,9 @@ const TIMED: u32 = 4;
 const MOST_SLOW: u32 = 3;
 /// Cores that share a cache fill slots at 8 GB/s and more, also out of memory; cores far apart at 1 to 3 (ADR 0055).
 const SLOW_BYTES_PER_NS: u128 = 4;
+/// Sums are stored at 20 GB/s and more to slots of cores that share a cache, at 8 to 9 to those of cores far apart (ADR 0089). Where computing takes
+/// longer than that, the way aside costs little.
+const SLOW_FOLD_BYTES_PER_NS: u128 = 13;
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
@@ -96,7 +126,7 @@ mod tests {
                     *clock += cached;
                     pace.took(8192, cached, *clock);
                 }
-                Filling::Streaming => {
+                Filling::Streaming | Filling::Aside => {
                     *clock += Duration::from_nanos(800);
                     streamed += 1;
                 }
@@ -113,6 +143,16 @@ mod tests {
         assert!(run(&mut pace, &mut clock, far, Duration::from_millis(500)) > 0.999);
         run(&mut pace, &mut clock, near, LONGEST_PAUSE);
         assert_eq!(run(&mut pace, &mut clock, near, Duration::from_millis(50)), 0.0);
+    }
+
+    #[test]
+    fn results_stored_one_by_one_are_slow_sooner_than_copies() {
+        let (mut copies, mut folds, mut clock) = (Pace::new(), Pace::of_folds(), Instant::now());
+        let far = 1000;
+        assert_eq!(run(&mut copies, &mut clock, far, Duration::from_millis(50)), 0.0);
+        assert!(run(&mut folds, &mut clock, far, Duration::from_millis(500)) > 0.99);
+        run(&mut folds, &mut clock, 400, LONGEST_PAUSE);
+        assert_eq!(run(&mut folds, &mut clock, 400, Duration::from_millis(50)), 0.0);
     }
 
     #[test]
