@@ -16,6 +16,7 @@ mod leases;
 mod lent;
 mod pieces;
 mod protocols;
+mod queues;
 mod special;
 mod streams;
 mod suspended;

@@ -101,6 +101,7 @@ fn eight_ranks_of_a_device_do_with_its_queues() {
             comm.barrier()
         })
         .unwrap();
+        assert_eq!(fake.calls("cuStreamCreateWithPriority"), 17, "that of copies, and two for each rank");
         fake.assert_nothing_is_left("eight ranks");
     });
 }

@@ -10,6 +10,7 @@ use ccl_cuda::{CaptureInfo, Event, EventKind, PinnedMemory, Stream};
 
 use super::engine::Order;
 use super::leases::Lease;
+use super::queues::Share;
 use super::two_shot::Places;
 use super::{Opened, failed};
 use crate::error::Result;
@@ -127,7 +128,7 @@ impl Captured {
         &mut self,
         info: &CaptureInfo,
         order: Order,
-        opened: &Opened,
+        (opened, share): (&Opened, &mut Share),
     ) -> Result<Arc<Stream>> {
         let known = self.beside.iter().find(|(capture, other, _)| (*capture, *other) == (info.id(), order));
         if let Some((.., stream)) = known {
@@ -140,6 +141,7 @@ impl Captured {
             }
         }
         let stream = Arc::new(Stream::new(&opened.context, 0).map_err(failed)?);
+        share.add_stream();
         self.beside.push((info.id(), order, Arc::clone(&stream)));
         Ok(stream)
     }

@@ -653,7 +653,10 @@ impl DeviceEngine {
             return Ok(());
         }
         let beside = match capture {
-            Some(info) => self.captured.stream_beside(info, order(&queued.call.bound), &self.opened)?,
+            Some(info) => {
+                let used = (&*self.opened, &mut self.peers.share);
+                self.captured.stream_beside(info, order(&queued.call.bound), used)?
+            }
             None => self.stream_of(&queued.call.bound)?,
         };
         self.leave_for(&beside, &target.stream)?;

@@ -390,6 +390,7 @@ impl DeviceEngine {
             return Ok(Arc::clone(stream));
         }
         let stream = Arc::new(Stream::new(&self.opened.context, 0).map_err(failed)?);
+        self.peers.share.add_stream();
         self.streams.insert(order, Arc::clone(&stream));
         Ok(stream)
     }

@@ -28,6 +28,7 @@ mod pieces;
 mod protocol;
 mod pump;
 mod queue;
+mod queues;
 mod region;
 mod signals;
 mod special;

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::channels::{self, Channels, DeviceCut};
 use super::protocol::{self, Ways};
+use super::queues::Share;
 use super::region::{BlockShape, Region, RegionView};
 use super::two_shot::TwoShot;
 use super::{Opened, failed};
@@ -32,6 +33,8 @@ pub(super) struct Peers {
     pub(super) most_sharing: u32,
     /// Whether all ranks that have a device have this one.
     pub(super) is_one_device: bool,
+    /// Of the queues of this rank's device.
+    pub(super) share: Share,
     /// Each rank's number among the device ranks of its host.
     pub(super) seats: Vec<usize>,
     pub(super) ways: Ways,
@@ -95,6 +98,8 @@ pub(super) fn agree(
     let seat = opened.map(|opened| Seat::of(opened, cut));
     let seats: Vec<Option<Seat>> = told(&gather(bytes(&seat)?)?)?;
     let here: Vec<Rank> = device_ranks(infos, &seats, me);
+    // Before the others go on, which count it, too.
+    let share = opened.map(|opened| share(opened, me, infos, &seats));
     let inbox_bytes = opened.map_or(0, |opened| inbox(opened, infos, &seats));
     let mail_bytes = opened.map_or(0, |opened| mail(opened, infos, &seats));
     let has = protocols(opened, infos, &seats);
@@ -118,7 +123,8 @@ pub(super) fn agree(
     let keeps = opened.is_some_and(|opened| seats.iter().flatten().all(|seat| keeps_lines(opened, seat)));
     let told: Vec<(Vec<Option<String>>, bool)> = told(&gather(bytes(&(refusals, keeps))?)?)?;
     let (votes, keep): (Vec<_>, Vec<bool>) = told.into_iter().unzip();
-    let (Some(opened), Some(own)) = (opened, own) else { return Ok(None) };
+    let (Some(opened), Some(own), Some(share)) = (opened, own, share) else { return Ok(None) };
+    share.warn();
     let link = |(rank, found): (usize, Result<(u64, Held), String>)| {
         let refused = votes.get(rank).and_then(|vote| vote.get(me.index()).cloned().flatten());
         match (found, refused) {
@@ -144,6 +150,7 @@ pub(super) fn agree(
         sharing: seats.iter().filter(same).count() as u32,
         most_sharing: most_sharing(&seats),
         is_one_device: seats.iter().flatten().all(|seat| seat.uuid == opened.uuid),
+        share,
         seats: (0..infos.len()).map(on_host).collect(),
         ways,
         view,
@@ -173,6 +180,22 @@ fn device_ranks(infos: &[TransportInfo], seats: &[Option<Seat>], rank: Rank) -> 
         seat.is_some() && info.is_on_host_of(host)
     };
     (0..).zip(infos.iter().zip(seats)).filter(here).map(|(rank, _)| Rank(rank)).collect()
+}
+
+/// What this rank adds to the streams of its device, among the ranks that are threads of this process.
+fn share(opened: &Opened, me: Rank, infos: &[TransportInfo], seats: &[Option<Seat>]) -> Share {
+    let mine = &infos[me.index()];
+    let is_beside = |rank: &Rank| {
+        let seat = seats[rank.index()].as_ref();
+        is_thread_beside(&infos[rank.index()], mine) && seat.is_some_and(|seat| seat.uuid == opened.uuid)
+    };
+    let ranks = device_ranks(infos, seats, me).into_iter().filter(is_beside).collect();
+    Share::new(opened.context.device().ordinal(), ranks)
+}
+
+/// Whether two ranks of one host are threads of one process.
+fn is_thread_beside(one: &TransportInfo, other: &TransportInfo) -> bool {
+    (one.process.number, one.process.namespace) == (other.process.number, other.process.namespace)
 }
 
 /// Whether there are several ranks, all of one host and all with devices: a rank alone only ever sends to itself.
@@ -286,12 +309,10 @@ fn reach(
     if !info.is_on_host_of(mine) {
         return Err(format!("another host, {}", info.process.host_name));
     }
-    let same_process =
-        (info.process.number, info.process.namespace) == (mine.process.number, mine.process.namespace);
     if rank != me && opened.avoids_peers {
         return Err("CCL_P2P_DISABLE".to_owned());
     }
-    if same_process {
+    if is_thread_beside(info, mine) {
         let known = lock().iter().filter_map(Weak::upgrade).find(|region| region.address() == place.address);
         let region = known.ok_or_else(|| "its region is gone".to_owned())?;
         let context = if seat.uuid == opened.uuid { None } else { Some(peer_context(opened, seat)?) };
