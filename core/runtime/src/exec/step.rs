@@ -681,3 +681,23 @@ const NEVER_ASKED_FOR_BYTES: usize = 8192;
 /// A lane takes no more steps in one go once it has moved so many bytes. A rank that reads 64 pieces of a long message
 /// one after the other lends nothing meanwhile: two ranks that exchange 16 MiB then take turns, and 1.5 times as long.
 const TURN_BYTES: usize = 256 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_that_are_there_already_are_left_out_and_those_around_the_caches_come_last() {
+        let mut bytes = [0u8; 4];
+        let [a, b, c, d] = [0, 1, 2, 3].map(|at| std::ptr::from_mut(&mut bytes[at]));
+        let ordered = |outputs: &[*mut u8], stores| {
+            let (ordered, cached, number) = cached_first(outputs, &stores);
+            (ordered[..cached].to_vec(), ordered[cached..number].to_vec())
+        };
+        let (cached, around, nothing) = (Store::Cached, Store::Around, Store::Nothing);
+        assert_eq!(ordered(&[a, b, c, d], [around, cached, nothing, cached]), (vec![b, d], vec![a]));
+        assert_eq!(ordered(&[a, b], [nothing, cached, cached, cached]), (vec![b], vec![]));
+        assert_eq!(ordered(&[a, b], [around; 4]), (vec![], vec![a, b]));
+        assert_eq!(ordered(&[a], [nothing; 4]), (vec![], vec![]));
+    }
+}

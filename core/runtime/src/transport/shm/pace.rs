@@ -40,7 +40,7 @@ pub(super) struct Pace {
     turn: u32,
     /// Timed ones in a row that took long.
     slow: u32,
-    /// Since when slots are filled around the caches, or the last look at the other way.
+    /// Since when slots are filled the other way, around the caches or from aside, or the last look at the usual one.
     streams: Option<Instant>,
     /// How long until the next look.
     pause: Duration,
