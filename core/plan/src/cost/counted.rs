@@ -1,7 +1,8 @@
 //! The cost of plans that come without a formula: counted on one walk in the domain of time.
 
-use super::{Cost, Counts, Load, Rates};
-use crate::collective::Shape;
+use super::{Cost, Counts, Load, Rates, crowd};
+use crate::algo::Algorithm;
+use crate::collective::{Collective, Shape};
 use crate::ids::{Place, Rank};
 use crate::machine::clock::{Clock, Link};
 use crate::machine::{Buffers, Case, Failure, Stage, walk};
@@ -10,6 +11,7 @@ use crate::plan::Plan;
 /// What one pass of a plan takes, for each byte of S.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Counted {
+    collective: Collective,
     n: u32,
     messages: u64,
     moves: u64,
@@ -53,6 +55,7 @@ impl Counted {
         let bytes = (case.count * blocks).max(1) as f64;
         let widest = program.check(n).map_or(1, |checked| checked.widest());
         Ok(Counted {
+            collective: plan.collective(),
             n,
             messages: path.messages,
             moves: walked.steps.div_ceil(u64::from(n)),
@@ -82,7 +85,11 @@ impl Counted {
             moved_bytes: self.all_bytes.0 * bytes,
             folded_bytes: self.all_bytes.1 * bytes,
         };
-        Cost { path, all, waits: path.messages, bytes }
+        let cost = Cost { path, all, waits: path.messages, bytes };
+        match rates.turn_ns > 0.0 && rates.shares && !self.collective.rooted() {
+            true => crowd::in_memory(self.collective, Algorithm::User, self.n, &cost, cost),
+            false => cost,
+        }
     }
 }
 

@@ -304,7 +304,8 @@ pub fn cost(
     match rates.turn_ns > 0.0 {
         true if !rates.shares => crowd::over_sockets(collective, algorithm, n, cost),
         true if collective.rooted() => crowd::crowded(algorithm, n, rates, cost),
-        _ => cost,
+        true => crowd::in_memory(collective, algorithm, n, &pushed, cost),
+        false => cost,
     }
 }
 
@@ -669,18 +670,21 @@ mod tests {
     fn shared_cores_take_the_work_of_all() {
         let own = Rates::SHARED_MEMORY;
         let time = |rates: &Rates, algorithm, n, bytes| {
-            rates.time_ns(&cost(Collective::AllReduce, algorithm, n, bytes, rates, 1), 1)
+            rates.time_ns(&cost(Collective::ReduceScatter, algorithm, n, bytes, rates, 1), 1)
         };
-        let (one_shot, ring) = (Algorithm::OneShot, Algorithm::Ring);
+        let (direct, ring) = (Algorithm::Direct, Algorithm::Ring);
         // Eight ranks on two cores: four take turns.
         let shared = own.on(8, 2);
         assert_eq!(shared.turn_ns, 4.0 * own.switch_ns);
         for bytes in [8, 4096, 1 << 20] {
-            assert!(time(&shared, one_shot, 8, bytes) > 3.0 * time(&own, one_shot, 8, bytes), "{bytes}");
+            assert!(time(&shared, direct, 8, bytes) > 3.0 * time(&own, direct, 8, bytes), "{bytes}");
         }
         // A core for each, and little changes for those whose ranks all do the same.
         let ratio = time(&own.on(8, 8), ring, 8, 1 << 20) / time(&own, ring, 8, 1 << 20);
         assert!((1.0..1.1).contains(&ratio), "{ratio}");
+        // What is in no slot is a third of the work.
+        let work = |bytes: u64| cost(Collective::AllToAll, direct, 8, bytes, &shared, 1).all.messages;
+        assert_eq!((work(8 * SHORT_BYTES), work(8 * SHORT_BYTES + 8)), (56_u64.div_ceil(3), 56));
         // Long calls leave the caches.
         let per_byte = |bytes: u64| time(&own, ring, 8, bytes) / bytes as f64;
         assert!(per_byte(1 << 30) > 1.5 * per_byte(1 << 20));

@@ -72,7 +72,7 @@ fn golden_tables() {
             8,
             direct.on(8, 2),
             Collective::AllReduce,
-            "<= 128 one_shot x1; <= 8192 recursive_doubling x1; <= 131072 binomial x1; <= 262144 two_shot x1; <= 17179869184 binomial x1; else ring x1",
+            "<= 2048 one_shot x1; <= 4096 recursive_doubling x1; <= 32768 two_shot x1; else binomial x1",
         ),
         (8, direct.on(8, 2), Collective::AllGather, "<= 4294967296 direct x1; else ring x1"),
         (8, direct.on(8, 2), Collective::AllToAll, "else direct x1"),
