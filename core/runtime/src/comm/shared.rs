@@ -134,7 +134,7 @@ fn round(engine: &mut Engine, patience: &mut Patience) -> Result<Round> {
         }
         Poll::Stalled => {
             engine.look_for_alarm()?;
-            Round::Stalled
+            if engine.stays(patience) { Round::Moved } else { Round::Stalled }
         }
     })
 }

@@ -34,7 +34,7 @@ use crate::observe::flight::{Flight, Message};
 use crate::observe::profiler::{Emitter, Profile, Ticket, Work};
 use crate::request::{Bound, Request, check_root};
 use crate::stream::{Gate, Turn};
-use crate::transport::{Bell, Fabric, WaitSettings, Waiter};
+use crate::transport::{Bell, Fabric, Lookout, WaitSettings, Waiter};
 
 /// One rank's operations and everything they need.
 pub(crate) struct Engine {
@@ -330,10 +330,21 @@ impl Engine {
     /// One fruitless poll: looks for alarms and the deadline, then pauses.
     pub(crate) fn stalled(&mut self, patience: &mut Patience) -> Result<()> {
         self.look_for_alarm()?;
-        if patience.pause(&self.bell) {
-            return Err(self.expire());
+        let over = if self.stays(patience) { patience.is_over() } else { patience.pause(&self.bell) };
+        if over { Err(self.expire()) } else { Ok(()) }
+    }
+
+    /// Whether whoever polls should look again before others are given the core: the oldest call may soon go on.
+    pub(crate) fn stays(&self, patience: &mut Patience) -> bool {
+        let awaited = |operation: &Operation| {
+            operation.decision.looks_on.then(|| operation.position().waiting_for).flatten()
+        };
+        let awaited = || self.queue.front().and_then(|queued| awaited(&queued.operation));
+        let stays = self.wait.crowded() && self.fabric.stays(&mut patience.lookout, awaited());
+        if stays {
+            std::hint::spin_loop();
         }
-        Ok(())
+        stays
     }
 
     /// [`Engine::stalled`] without the pause, for whoever drives others as well.
@@ -628,6 +639,7 @@ fn may_go_ahead(queue: &VecDeque<Queued>, bound: &Bound) -> bool {
 /// How long a caller goes on waiting, and how.
 pub(crate) struct Patience {
     waiter: Waiter,
+    lookout: Lookout,
     deadline: Duration,
     pauses: u32,
     since: Option<Instant>,
@@ -635,12 +647,12 @@ pub(crate) struct Patience {
 
 impl Patience {
     fn new(wait: &WaitSettings, deadline: Duration) -> Patience {
-        Patience { waiter: Waiter::new(wait), deadline, pauses: 0, since: None }
+        Patience { waiter: Waiter::new(wait), lookout: Lookout::new(), deadline, pauses: 0, since: None }
     }
 
     /// Something moved.
     pub(crate) fn renew(&mut self) {
-        self.waiter.reset();
+        self.refresh();
         self.pauses = 0;
         self.since = None;
     }
@@ -648,6 +660,7 @@ impl Patience {
     /// Something else moved that the same caller waits for: the next pauses are short again.
     pub(crate) fn refresh(&mut self) {
         self.waiter.reset();
+        self.lookout.moved();
     }
 
     /// Waits a little; whether the deadline has passed.
@@ -659,6 +672,7 @@ impl Patience {
     /// Waits a little.
     pub(crate) fn wait(&mut self, bell: &Bell) {
         self.waiter.pause(Some(bell));
+        self.lookout.turn();
     }
 
     /// Whether the deadline has passed, after one more fruitless poll. The clock is read only now and then, and

@@ -89,6 +89,8 @@ pub(crate) struct Decision {
     pub(super) tape: Option<Tape>,
     /// Whether calls may take them all without becoming an operation.
     pub(super) straight: bool,
+    /// Whether a rank that shares its core looks on for whoever it waits for, while that is at work.
+    pub(super) looks_on: bool,
     /// Bytes of scratch of all lanes.
     pub(super) scratch_bytes: usize,
     /// Whether the buffers of all ranks exceed the last-level cache.
@@ -350,11 +352,13 @@ impl Plans {
         };
         let lanes = program.lanes.len();
         let cells = usize::from(choice.channels) * lanes * usize::from(program.scratch_chunks);
+        let straight = !mapped && straight::may(tape.as_ref(), choice.channels, lanes, lending);
+        let bytes = self.bytes(key.collective, key.dtype, key.count);
         Ok(Decision {
-            straight: !mapped && straight::may(tape.as_ref(), choice.channels, lanes, lending),
+            straight,
+            looks_on: looks_on(key.collective, bytes, straight),
             scratch_bytes: cells * chunk_count * size,
-            huge: self.bytes(key.collective, key.dtype, key.count) * 2 * u64::from(self.n)
-                > fabric.cache_bytes() as u64,
+            huge: bytes * 2 * u64::from(self.n) > fabric.cache_bytes() as u64,
             algorithm: choice.algorithm,
             channels: choice.channels,
             chunk_count,
@@ -748,8 +752,17 @@ fn blocks_are_private(collective: Collective) -> bool {
     matches!(collective, Collective::AllToAllV | Collective::GatherV | Collective::ScatterV)
 }
 
+/// Whether a rank that shares its core looks on while whoever it waits for is at work: in rooted calls that has more to do
+/// for others, and in long ones copies leave the time for a turn of the core (ADR 0091).
+fn looks_on(collective: Collective, bytes: u64, straight: bool) -> bool {
+    let message = matches!(collective, Collective::Send | Collective::Recv);
+    !collective.rooted() && bytes <= LOOKED_ON_BYTES && (straight || !message)
+}
+
 /// What a block is taken for in choices where not all ranks know how long it is.
 const PRIVATE_BLOCK_BYTES: usize = 64 << 10;
+/// Longer calls take more time than looking on saves.
+const LOOKED_ON_BYTES: u64 = 64 << 10;
 /// Plans for more ranks are only checked one program at a time when they are first used: walking all
 /// of them takes longer than the first call should, and the tests prove the same algorithms.
 const MOST_RANKS_PROVEN: u32 = 16;

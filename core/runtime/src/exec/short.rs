@@ -4,6 +4,8 @@
 //! between a message that arrives and the one that answers it is time that both ranks wait. So tapes of one lane whose
 //! steps have one input or two and one output go through here; they do what [`super::step`] does with the same steps.
 
+use ccl_plan::Rank;
+
 use super::host::Stop;
 use super::reduce::{self, Finish};
 use super::step::Bindings;
@@ -15,8 +17,8 @@ use crate::transport::{Fabric, Quick};
 pub(super) enum Taken {
     /// It is done.
     Yes,
-    /// A peer has not done its part.
-    NotYet,
+    /// This peer has not done its part.
+    NotYet(Rank),
     /// It is none of those that are done here.
     Otherwise,
 }
@@ -55,9 +57,9 @@ fn few<const INPUTS: usize, const OUTPUTS: usize>(
             Spot::Send(offset) => call.bound.send.wrapping_add(offset),
             Spot::Recv(offset) => call.bound.recv.wrapping_add(offset).cast_const(),
             Spot::Scratch(offset) => cells.wrapping_add(offset).cast_const(),
-            Spot::From(edge, _) => match fabric.receiver(edge).expect_short(entry.bytes, call.tag)? {
+            Spot::From(edge, peer) => match fabric.receiver(edge).expect_short(entry.bytes, call.tag)? {
                 Quick::At(found) => found.as_ptr().cast_const(),
-                Quick::NotYet => return Ok(Taken::NotYet),
+                Quick::NotYet => return Ok(Taken::NotYet(peer)),
                 Quick::Otherwise => return Ok(Taken::Otherwise),
             },
             Spot::To(..) => return Err(Error::bug("a send edge as an input").into()),
@@ -68,9 +70,9 @@ fn few<const INPUTS: usize, const OUTPUTS: usize>(
         *address = match *spot {
             Spot::Recv(offset) => call.bound.recv.wrapping_add(offset),
             Spot::Scratch(offset) => cells.wrapping_add(offset),
-            Spot::To(edge, _) => match fabric.sender(edge).acquire_short(entry.bytes)? {
+            Spot::To(edge, peer) => match fabric.sender(edge).acquire_short(entry.bytes)? {
                 Quick::At(address) => address.as_ptr(),
-                Quick::NotYet => return Ok(Taken::NotYet),
+                Quick::NotYet => return Ok(Taken::NotYet(peer)),
                 Quick::Otherwise => return Ok(Taken::Otherwise),
             },
             Spot::Send(_) | Spot::From(..) => return Err(Error::bug("an input as an output").into()),

@@ -4,6 +4,8 @@
 //! prompt is over before any of that is needed. Where it cannot go on, it becomes an operation that
 //! goes on from there ([`super::host::Operation::start_at`]).
 
+use ccl_plan::Rank;
+
 use super::host::{RunState, Stop, stages_input};
 use super::lending::Lending;
 use super::short::{self, Taken};
@@ -11,7 +13,7 @@ use super::step::{Bindings, LaneStep};
 use super::tape::{Handing, Kind, Tape};
 use crate::memory::scratch::Scratch;
 use crate::request::Bound;
-use crate::transport::{Fabric, WaitSettings};
+use crate::transport::{Fabric, Lookout, WaitSettings};
 
 /// Lanes of the calls that may go straight.
 pub(super) const MOST_STRAIGHT_LANES: usize = 4;
@@ -22,30 +24,45 @@ pub(super) struct Tries {
     left: u32,
     /// Whether others may have the core before each further look.
     yields: bool,
+    lookout: Lookout,
 }
 
 impl Tries {
     /// One look.
-    pub(super) const NONE: Tries = Tries { left: 0, yields: false };
+    pub(super) const NONE: Tries = Tries { left: 0, yields: false, lookout: Lookout::new() };
 
     /// As many as a prompt peer needs.
     pub(super) fn of(wait: &WaitSettings) -> Tries {
         match wait.crowded() {
-            true => Tries { left: TURNS, yields: true },
-            false => Tries { left: POLLS, yields: false },
+            true => Tries { left: TURNS, yields: true, ..Tries::NONE },
+            false => Tries { left: POLLS, ..Tries::NONE },
         }
     }
 
+    /// Whether to look again for what `peer` has to do.
     #[inline]
-    fn again(&mut self) -> bool {
+    fn again(&mut self, fabric: &Fabric, peer: Option<Rank>) -> bool {
         if self.left == 0 {
             return false;
         }
+        if self.yields && fabric.stays(&mut self.lookout, peer) {
+            std::hint::spin_loop();
+            return true;
+        }
         self.left -= 1;
         if self.yields {
-            std::thread::yield_now();
+            fabric.yield_core();
+            self.lookout.turn();
         }
         true
+    }
+
+    /// Something moved.
+    #[inline]
+    fn moved(&mut self) {
+        if self.yields {
+            self.lookout.moved();
+        }
     }
 }
 
@@ -85,7 +102,7 @@ pub(super) fn run(
     }
     let mut filled = [None; MOST_STRAIGHT_LANES];
     loop {
-        let (mut open, mut moved) = (0, false);
+        let (mut open, mut moved, mut awaited) = (0, false, None);
         for (lane, at) in at.iter_mut().enumerate().take(lanes) {
             let entries = tape.lane(lane);
             let mut step = LaneStep {
@@ -102,6 +119,7 @@ pub(super) fn run(
             while let Some(entry) = entries.get(*at) {
                 if !step.take(entry)? {
                     open += 1;
+                    awaited = awaited.or(step.waiting_for.map(|(peer, _)| peer));
                     break;
                 }
                 *at += 1;
@@ -111,8 +129,10 @@ pub(super) fn run(
         if open == 0 {
             return Ok(true);
         }
-        if !moved {
-            if !tries.again() {
+        if moved {
+            tries.moved();
+        } else {
+            if !tries.again(fabric, awaited.filter(|_| call.decision.looks_on)) {
                 return Ok(false);
             }
             fabric.progress()?;
@@ -130,14 +150,15 @@ fn run_plain(
     mut tries: Tries,
 ) -> Result<bool, Stop> {
     loop {
-        let (mut open, mut moved) = (false, false);
+        let (mut open, mut moved, mut awaited) = (false, false, None);
         for (lane, at) in at.iter_mut().enumerate() {
             let (entries, cells) = (tape.lane(lane), cells(lane));
             while let Some(entry) = entries.get(*at) {
                 match short::take(call, entry, fabric, cells)? {
                     Taken::Yes => (*at, moved) = (*at + 1, true),
-                    Taken::NotYet => {
+                    Taken::NotYet(peer) => {
                         open = true;
+                        awaited = Some(peer);
                         break;
                     }
                     Taken::Otherwise => return Ok(false),
@@ -147,8 +168,10 @@ fn run_plain(
         if !open {
             return Ok(true);
         }
-        if !moved {
-            if !tries.again() {
+        if moved {
+            tries.moved();
+        } else {
+            if !tries.again(fabric, awaited.filter(|_| call.decision.looks_on)) {
                 return Ok(false);
             }
             fabric.progress()?;
@@ -172,16 +195,18 @@ const SHORT_BYTES: usize = 8 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::TransportSettings;
 
     #[test]
     fn who_shares_a_core_gives_it_up_between_looks() {
         let wait = WaitSettings::default();
+        let (fabric, _) = Fabric::open(&TransportSettings::default(), Rank(0), 1).unwrap();
         let (apart, crowded) = (Tries::of(&wait), Tries::of(&wait.on_host(4, 2)));
         assert_eq!((apart.left, apart.yields), (POLLS, false));
         assert_eq!((crowded.left, crowded.yields), (TURNS, true));
         for (mut tries, looks) in [(apart, POLLS), (crowded, TURNS), (Tries::NONE, 0)] {
             assert_eq!(
-                std::iter::repeat_with(|| tries.again()).take_while(|again| *again).count(),
+                std::iter::repeat_with(|| tries.again(&fabric, None)).take_while(|again| *again).count(),
                 looks as usize
             );
         }

@@ -10,7 +10,7 @@ use ccl_plugin_host::NetPlugin;
 
 use super::connected::Connected;
 use super::net::{Network, Peers, SlotShape};
-use super::shm::{FEW_RANKS, Neighbours, Own, Regions};
+use super::shm::{FEW_RANKS, Lookout, Neighbours, Own, Presence, Regions};
 use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo};
 use super::{TransportSettings, WaitSettings, agree, host};
 use crate::config::NameFilter;
@@ -482,6 +482,21 @@ impl Fabric {
     /// This rank's bell, on which to sleep. Errors: not connected.
     pub fn bell(&self) -> Result<&Bell> {
         Ok(&self.connected()?.bell)
+    }
+
+    /// Whether to look again for a message of `peer` before the core is given away: it may be at work on another one.
+    pub(crate) fn stays(&self, lookout: &mut Lookout, peer: Option<Rank>) -> bool {
+        let (Some(peer), Some(connected)) = (peer, &self.connected) else { return false };
+        let Some((_, region)) = connected.neighbours.reachable(peer) else { return false };
+        lookout.stays(Presence::of(connected.neighbours.own()), Presence::of(region))
+    }
+
+    /// Lets others have the core.
+    pub(crate) fn yield_core(&self) {
+        match &self.connected {
+            Some(connected) => connected.bell.yield_core(),
+            None => std::thread::yield_now(),
+        }
     }
 
     /// How to wait, given this host's ranks and cores. Errors: not connected.

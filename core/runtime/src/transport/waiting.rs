@@ -121,7 +121,7 @@ impl Waiter {
             if self.settings.yielding.is_zero() {
                 self.yield_in_doubt();
             } else {
-                std::thread::yield_now();
+                yield_core(bell);
             }
         } else {
             self.pause_by_clock(bell);
@@ -194,6 +194,14 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         self.disarm();
+    }
+}
+
+/// Lets others have the core; peers are told if there is a bell.
+fn yield_core(bell: Option<&Bell>) {
+    match bell {
+        Some(bell) => bell.yield_core(),
+        None => std::thread::yield_now(),
     }
 }
 

@@ -93,8 +93,16 @@ impl Bell {
             None => limit,
         };
         let Ok(limit) = limit.try_into() else { return };
-        // EAGAIN (rung meanwhile), ETIMEDOUT and EINTR all mean: look again.
-        let _ = futex::wait(&self.line().rings, futex::Flags::empty(), heard, Some(&limit));
+        self.region.presence().leave(|| {
+            // EAGAIN (rung meanwhile), ETIMEDOUT and EINTR all mean: look again.
+            let _ = futex::wait(&self.line().rings, futex::Flags::empty(), heard, Some(&limit));
+        });
+    }
+
+    /// Lets others have the core, and has peers know.
+    #[inline]
+    pub(crate) fn yield_core(&self) {
+        self.region.presence().leave(std::thread::yield_now);
     }
 
     /// Wakes whoever sleeps on this bell: for another thread of the same rank, to end a wait.

@@ -1,7 +1,7 @@
 //! Where everything lies in a region: a pure function of a few numbers that all ranks agree on.
 //!
 //! ```text
-//! header       magic, digest, nonce; the bell; one probe word for each local rank
+//! header       magic, digest, nonce; the bell; whether its owner is at work; one probe word for each local rank
 //! control      for each edge: the head line, then the lines of messages
 //! payload      for each edge: a short payload for each line, then slots, on page boundaries
 //! ```
@@ -18,6 +18,7 @@ use ccl_plan::cost::SHORT_BYTES;
 
 use super::bell::BellLine;
 use super::exchange::{MOST_EXCHANGED, RETURNED};
+use super::presence::PresenceLine;
 use crate::memory::{Mapping, PeerMemory};
 
 /// The shape of every region of one communicator on one host.
@@ -53,6 +54,7 @@ struct Header {
     /// Not 0 while the owner uses the memory of other ranks.
     visiting: AtomicU32,
     bell: BellLine,
+    presence: PresenceLine,
 }
 
 /// So many ranks of a host can afford slots that are in no core's own cache when they are filled again (ADR 0055).
@@ -265,6 +267,10 @@ impl Region {
         &self.header().bell
     }
 
+    pub(super) fn presence(&self) -> &PresenceLine {
+        &self.header().presence
+    }
+
     /// Where the edge from local rank `source` lies; `None` outside the layout.
     pub(super) fn edge(&self, source: usize, channel: Channel, tag: u8) -> Option<EdgePlace> {
         let layout = &self.layout;
@@ -347,7 +353,7 @@ const LINES: usize = 64;
 /// Slots in turn serve longer messages better: the few lines that short payloads go round are in the caches of both
 /// cores, and each takes them from the other again (ADR 0060).
 const SHORT_IN_TURN_BYTES: usize = 2048;
-const MAGIC: u64 = u64::from_le_bytes(*b"cclshm02");
+const MAGIC: u64 = u64::from_le_bytes(*b"cclshm03");
 
 #[cfg(test)]
 mod tests {

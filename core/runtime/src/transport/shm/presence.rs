@@ -1,0 +1,162 @@
+//! Presence: whether a rank is at work and on which core, told to those that share its cores.
+//!
+//! Who waits on a shared core gives it to others, and having it again takes longer than most messages. If whoever is waited for
+//! is at work on another core, its message comes sooner than that; if it shares the core, or has given its own away, it does not.
+//! So a rank writes into its region where it runs when it takes its core, and that it is away when it gives the core away.
+//! Nothing relies on that: who is told wrong things waits a little longer, or gives its core away too soon.
+//!
+//! Ranks on different cores that wait for each other then run at the same time, and each turn of a core goes several short calls
+//! on: as many as messages come while it lasts.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::layout::Region;
+
+/// The word in a region's header, in a line of its own: it changes with each turn.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(super) struct PresenceLine(AtomicU32);
+
+/// What a rank says of itself: its core's number plus one, times two, and one more while it is away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Presence(u32);
+
+/// What a rank that waits has seen since it had its core last, and how long it has looked on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lookout {
+    looks: u32,
+    /// Nothing has moved since this turn of the core began.
+    idle: bool,
+    /// Whoever is waited for has been at work in this turn.
+    met: bool,
+}
+
+impl PresenceLine {
+    #[inline]
+    pub(super) fn read(&self) -> Presence {
+        // Relaxed, here and below: a hint, which orders nothing.
+        Presence(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Does something that leaves the core to others, and has peers know.
+    #[inline]
+    pub(super) fn leave(&self, leaves: impl FnOnce()) {
+        self.0.store(self.read().0 | AWAY, Ordering::Relaxed);
+        leaves();
+        // SAFETY: it takes nothing, and returns the number of a core, or -1: then the word is as if nothing had been said.
+        let core = unsafe { libc::sched_getcpu() };
+        self.0.store(((core + 1) as u32) << 1, Ordering::Relaxed);
+    }
+}
+
+impl Presence {
+    /// Of the owner of a region.
+    #[inline]
+    pub(crate) fn of(region: &Region) -> Presence {
+        region.presence().read()
+    }
+
+    fn is_away(self) -> bool {
+        self.0 & AWAY != 0
+    }
+
+    /// Whether two ranks use the same core, as far as they have said so.
+    fn shares_with(self, other: Presence) -> bool {
+        self.0 >> 1 == other.0 >> 1
+    }
+}
+
+impl Lookout {
+    /// Of a rank for which something has just moved.
+    pub(crate) const fn new() -> Lookout {
+        Lookout { looks: 0, idle: false, met: false }
+    }
+
+    /// Something moved.
+    #[inline]
+    pub(crate) fn moved(&mut self) {
+        *self = Lookout::new();
+    }
+
+    /// The core is this rank's again.
+    #[inline]
+    pub(crate) fn turn(&mut self) {
+        *self = Lookout { looks: 0, idle: true, met: false };
+    }
+
+    /// Whether to look once more before the core is given away, for a message of `peer`.
+    #[inline]
+    pub(crate) fn stays(&mut self, own: Presence, peer: Presence) -> bool {
+        if own.shares_with(peer) {
+            return false;
+        }
+        self.met |= !peer.is_away();
+        let limit = match peer.is_away() {
+            false => LOOKS_AT_WORK,
+            // Cores change hands at about the same time: it may be about to come.
+            true if self.idle && !self.met => LOOKS_AHEAD,
+            true => 0,
+        };
+        let stays = self.looks < limit;
+        self.looks += u32::from(stays);
+        stays
+    }
+}
+
+/// While it is away.
+const AWAY: u32 = 1;
+/// Looks for the message of a peer that is at work on another core: a turn of a core takes about as long.
+const LOOKS_AT_WORK: u32 = 40;
+/// Looks for a peer that may be about to be given its core. Half as many are too few for cores to get in step: measured.
+const LOOKS_AHEAD: u32 = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(core: u32) -> Presence {
+        Presence((core + 1) << 1)
+    }
+
+    fn away(core: u32) -> Presence {
+        Presence(at(core).0 | AWAY)
+    }
+
+    fn looks(lookout: &mut Lookout, own: Presence, peer: Presence) -> u32 {
+        std::iter::repeat_with(|| lookout.stays(own, peer)).take_while(|stays| *stays).count() as u32
+    }
+
+    #[test]
+    fn who_is_at_work_on_another_core_is_waited_for() {
+        assert_eq!(looks(&mut Lookout::new(), at(0), at(1)), LOOKS_AT_WORK);
+        assert_eq!(looks(&mut Lookout::new(), at(0), at(0)), 0);
+        assert_eq!(looks(&mut Lookout::new(), at(0), away(1)), 0);
+        // Nobody has said anything yet.
+        assert_eq!(looks(&mut Lookout::new(), Presence(0), Presence(0)), 0);
+    }
+
+    #[test]
+    fn who_may_be_about_to_come_is_waited_for_at_the_start_of_a_turn() {
+        let mut lookout = Lookout::new();
+        lookout.turn();
+        assert_eq!(looks(&mut lookout, at(0), away(1)), LOOKS_AHEAD);
+        assert_eq!(looks(&mut lookout, at(0), away(0)), 0);
+        // It came and went.
+        lookout.turn();
+        assert!(lookout.stays(at(0), away(1)) && lookout.stays(at(0), at(1)));
+        assert_eq!(looks(&mut lookout, at(0), away(1)), 0);
+        // Its message did.
+        lookout.turn();
+        lookout.moved();
+        assert_eq!(looks(&mut lookout, at(0), away(1)), 0);
+    }
+
+    #[test]
+    fn a_rank_says_when_it_leaves_its_core_and_where_it_is_then() {
+        let region = Region::for_tests(1);
+        assert_eq!(Presence::of(&region), Presence(0));
+        region.presence().leave(|| assert!(Presence::of(&region).is_away()));
+        let here = Presence::of(&region);
+        assert!(!here.is_away() && !here.shares_with(Presence(0)), "{here:?}");
+    }
+}
