@@ -356,7 +356,7 @@ impl Plans {
         let bytes = self.bytes(key.collective, key.dtype, key.count);
         Ok(Decision {
             straight,
-            looks_on: looks_on(key.collective, bytes, straight),
+            looks_on: looks_on(key.collective, bytes, straight, fabric.ranks_of_a_core()),
             scratch_bytes: cells * chunk_count * size,
             huge: bytes * 2 * u64::from(self.n) > fabric.cache_bytes() as u64,
             algorithm: choice.algorithm,
@@ -752,11 +752,13 @@ fn blocks_are_private(collective: Collective) -> bool {
     matches!(collective, Collective::AllToAllV | Collective::GatherV | Collective::ScatterV)
 }
 
-/// Whether a rank that shares its core looks on while whoever it waits for is at work: in rooted calls that has more to do
-/// for others, and in long ones copies leave the time for a turn of the core (ADR 0091).
-fn looks_on(collective: Collective, bytes: u64, straight: bool) -> bool {
-    let message = matches!(collective, Collective::Send | Collective::Recv);
-    !collective.rooted() && bytes <= LOOKED_ON_BYTES && (straight || !message)
+/// Whether a rank that shares its core looks on while whoever it waits for is at work: in rooted calls that has more to do for
+/// others, in long ones copies leave the time for a turn of the core, and a rank that has its core for itself only waits (ADR 0091).
+fn looks_on(collective: Collective, bytes: u64, straight: bool, ranks_of_a_core: usize) -> bool {
+    match collective {
+        Collective::Send | Collective::Recv => straight && ranks_of_a_core == 2,
+        _ => ranks_of_a_core >= 2 && !collective.rooted() && bytes <= LOOKED_ON_BYTES,
+    }
 }
 
 /// What a block is taken for in choices where not all ranks know how long it is.

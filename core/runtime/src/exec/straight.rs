@@ -39,7 +39,7 @@ impl Tries {
         }
     }
 
-    /// Whether to look again for what `peer` has to do.
+    /// Whether to look again for what `peer` has to do, if this is a call that looks on.
     #[inline]
     fn again(&mut self, fabric: &Fabric, peer: Option<Rank>) -> bool {
         if self.left == 0 {
@@ -51,7 +51,10 @@ impl Tries {
         }
         self.left -= 1;
         if self.yields {
-            fabric.yield_core();
+            match peer {
+                Some(_) => fabric.yield_core(),
+                None => std::thread::yield_now(),
+            }
             self.lookout.turn();
         }
         true

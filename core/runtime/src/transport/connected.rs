@@ -42,6 +42,8 @@ pub(super) struct Connected {
     /// What whoever sleeps on the bell watches, if that can be told of all peers.
     pub(super) vigil: Option<Arc<Vigil>>,
     pub(super) wait: WaitSettings,
+    /// Ranks of this host for each core, if that comes out even; else 0.
+    pub(super) ranks_of_a_core: usize,
     pub(super) relay: Arc<dyn Relay>,
     pub(super) infos: Vec<TransportInfo>,
     /// Started when the first edge needs it.

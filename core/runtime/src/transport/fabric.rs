@@ -201,6 +201,7 @@ impl Fabric {
             bell,
             vigil,
             wait,
+            ranks_of_a_core: self.count_ranks_of_a_core(&infos),
             relay,
             infos,
             network: None,
@@ -488,7 +489,13 @@ impl Fabric {
     pub(crate) fn stays(&self, lookout: &mut Lookout, peer: Option<Rank>) -> bool {
         let (Some(peer), Some(connected)) = (peer, &self.connected) else { return false };
         let Some((_, region)) = connected.neighbours.reachable(peer) else { return false };
-        lookout.stays(Presence::of(connected.neighbours.own()), Presence::of(region))
+        let (own, theirs) = (Presence::of(connected.neighbours.own()), Presence::of(region));
+        lookout.stays(own, theirs, connected.ranks_of_a_core == 2)
+    }
+
+    /// Ranks of this host for each core, if that comes out even; else, or before it is connected, 0.
+    pub(crate) fn ranks_of_a_core(&self) -> usize {
+        self.connected.as_ref().map_or(0, |connected| connected.ranks_of_a_core)
     }
 
     /// Lets others have the core.
@@ -549,6 +556,12 @@ impl Fabric {
             true => wait.with_network(),
             false => wait,
         }
+    }
+
+    fn count_ranks_of_a_core(&self, infos: &[TransportInfo]) -> usize {
+        let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
+        let (ranks, cores) = (here().count(), host::cores(here()).max(1));
+        if ranks.is_multiple_of(cores) { ranks / cores } else { 0 }
     }
 
     /// Whether all others are reached through a network that says where its news come from.

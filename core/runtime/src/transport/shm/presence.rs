@@ -84,17 +84,17 @@ impl Lookout {
         *self = Lookout { looks: 0, idle: true, met: false };
     }
 
-    /// Whether to look once more before the core is given away, for a message of `peer`.
+    /// Whether to look once more before the core is given away, for a message of `peer`; `pairs`: two ranks share each core.
     #[inline]
-    pub(crate) fn stays(&mut self, own: Presence, peer: Presence) -> bool {
+    pub(crate) fn stays(&mut self, own: Presence, peer: Presence, pairs: bool) -> bool {
         if own.shares_with(peer) {
             return false;
         }
         self.met |= !peer.is_away();
         let limit = match peer.is_away() {
             false => LOOKS_AT_WORK,
-            // Cores change hands at about the same time: it may be about to come.
-            true if self.idle && !self.met => LOOKS_AHEAD,
+            // Cores change hands at about the same time, and the other of two ranks is next: it may be about to come.
+            true if pairs && self.idle && !self.met => LOOKS_AHEAD,
             true => 0,
         };
         let stays = self.looks < limit;
@@ -122,33 +122,36 @@ mod tests {
         Presence(at(core).0 | AWAY)
     }
 
-    fn looks(lookout: &mut Lookout, own: Presence, peer: Presence) -> u32 {
-        std::iter::repeat_with(|| lookout.stays(own, peer)).take_while(|stays| *stays).count() as u32
+    fn looks(lookout: &mut Lookout, own: Presence, peer: Presence, pairs: bool) -> u32 {
+        std::iter::repeat_with(|| lookout.stays(own, peer, pairs)).take_while(|stays| *stays).count() as u32
     }
 
     #[test]
     fn who_is_at_work_on_another_core_is_waited_for() {
-        assert_eq!(looks(&mut Lookout::new(), at(0), at(1)), LOOKS_AT_WORK);
-        assert_eq!(looks(&mut Lookout::new(), at(0), at(0)), 0);
-        assert_eq!(looks(&mut Lookout::new(), at(0), away(1)), 0);
-        // Nobody has said anything yet.
-        assert_eq!(looks(&mut Lookout::new(), Presence(0), Presence(0)), 0);
+        for pairs in [false, true] {
+            assert_eq!(looks(&mut Lookout::new(), at(0), at(1), pairs), LOOKS_AT_WORK);
+            assert_eq!(looks(&mut Lookout::new(), at(0), at(0), pairs), 0);
+            assert_eq!(looks(&mut Lookout::new(), at(0), away(1), pairs), 0);
+            // Nobody has said anything yet.
+            assert_eq!(looks(&mut Lookout::new(), Presence(0), Presence(0), pairs), 0);
+        }
     }
 
     #[test]
     fn who_may_be_about_to_come_is_waited_for_at_the_start_of_a_turn() {
         let mut lookout = Lookout::new();
         lookout.turn();
-        assert_eq!(looks(&mut lookout, at(0), away(1)), LOOKS_AHEAD);
-        assert_eq!(looks(&mut lookout, at(0), away(0)), 0);
+        assert_eq!(looks(&mut lookout, at(0), away(1), false), 0);
+        assert_eq!(looks(&mut lookout, at(0), away(1), true), LOOKS_AHEAD);
+        assert_eq!(looks(&mut lookout, at(0), away(0), true), 0);
         // It came and went.
         lookout.turn();
-        assert!(lookout.stays(at(0), away(1)) && lookout.stays(at(0), at(1)));
-        assert_eq!(looks(&mut lookout, at(0), away(1)), 0);
+        assert!(lookout.stays(at(0), away(1), true) && lookout.stays(at(0), at(1), true));
+        assert_eq!(looks(&mut lookout, at(0), away(1), true), 0);
         // Its message did.
         lookout.turn();
         lookout.moved();
-        assert_eq!(looks(&mut lookout, at(0), away(1)), 0);
+        assert_eq!(looks(&mut lookout, at(0), away(1), true), 0);
     }
 
     #[test]
