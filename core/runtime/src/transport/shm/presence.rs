@@ -91,13 +91,9 @@ impl Lookout {
             return false;
         }
         self.met |= !peer.is_away();
-        let limit = match peer.is_away() {
-            false => LOOKS_AT_WORK,
-            // Cores change hands at about the same time, and the other of two ranks is next: it may be about to come.
-            true if pairs && self.idle && !self.met => LOOKS_AHEAD,
-            true => 0,
-        };
-        let stays = self.looks < limit;
+        // Cores change hands at about the same time, and the other of two ranks is next: it may be about to come.
+        let comes = pairs && self.idle && !self.met;
+        let stays = (comes || !peer.is_away()) && self.looks < LOOKS;
         self.looks += u32::from(stays);
         stays
     }
@@ -105,10 +101,9 @@ impl Lookout {
 
 /// While it is away.
 const AWAY: u32 = 1;
-/// Looks for the message of a peer that is at work on another core: a turn of a core takes about as long.
-const LOOKS_AT_WORK: u32 = 40;
-/// Looks for a peer that may be about to be given its core. Half as many are too few for cores to get in step: measured.
-const LOOKS_AHEAD: u32 = 20;
+/// Looks for one that is at work on another core, or may be about to be: about as long as a turn of a core. Half as many are too few
+/// for cores to get in step where they are far apart, twice as many take longer than they save: measured.
+const LOOKS: u32 = 40;
 
 #[cfg(test)]
 mod tests {
@@ -129,7 +124,7 @@ mod tests {
     #[test]
     fn who_is_at_work_on_another_core_is_waited_for() {
         for pairs in [false, true] {
-            assert_eq!(looks(&mut Lookout::new(), at(0), at(1), pairs), LOOKS_AT_WORK);
+            assert_eq!(looks(&mut Lookout::new(), at(0), at(1), pairs), LOOKS);
             assert_eq!(looks(&mut Lookout::new(), at(0), at(0), pairs), 0);
             assert_eq!(looks(&mut Lookout::new(), at(0), away(1), pairs), 0);
             // Nobody has said anything yet.
@@ -142,7 +137,7 @@ mod tests {
         let mut lookout = Lookout::new();
         lookout.turn();
         assert_eq!(looks(&mut lookout, at(0), away(1), false), 0);
-        assert_eq!(looks(&mut lookout, at(0), away(1), true), LOOKS_AHEAD);
+        assert_eq!(looks(&mut lookout, at(0), away(1), true), LOOKS);
         assert_eq!(looks(&mut lookout, at(0), away(0), true), 0);
         // It came and went.
         lookout.turn();
