@@ -3,10 +3,10 @@
 //! In shared memory a short message lies in its line, which is little work beside the turn of a core that its receiver waits for;
 //! and of the bytes of an all-reduce, which go through few slots, much is found in the caches of the core.
 //!
-//! Rooted collectives wait for no turns. The ranks of a broadcast or a reduce run ahead of those behind them, so that on shared cores a chain of messages is no
-//! longer than one: calls overlap, and the cores are busy all the time. What decides then is the work, of which messages to
-//! a rank on the same core are the lesser part; launched ranks lie on cores in blocks of consecutive ones. Measured in shared
-//! memory.
+//! Rooted collectives wait for no turns. The ranks of a broadcast or a reduce run ahead of those behind them, so that on shared
+//! cores a chain of messages is no longer than one: calls overlap, and the cores are busy all the time. What decides then is the
+//! work, of which messages to a rank on the same core are the lesser part; launched ranks lie on cores in blocks of consecutive
+//! ones. Measured in shared memory.
 //!
 //! Over sockets a message is the same work wherever its receiver is, and whoever sends or receives most decides.
 

@@ -134,6 +134,7 @@ fn round(engine: &mut Engine, patience: &mut Patience) -> Result<Round> {
         }
         Poll::Stalled => {
             engine.look_for_alarm()?;
+            // Who stays looks again as if something had moved.
             if engine.stays(patience) { Round::Moved } else { Round::Stalled }
         }
     })

@@ -356,7 +356,7 @@ impl Plans {
         let bytes = self.bytes(key.collective, key.dtype, key.count);
         Ok(Decision {
             straight,
-            looks_on: looks_on(key.collective, bytes, straight, fabric.ranks_of_a_core()),
+            looks_on: straight::looks_on(key.collective, bytes, straight, fabric.ranks_of_a_core()),
             scratch_bytes: cells * chunk_count * size,
             huge: bytes * 2 * u64::from(self.n) > fabric.cache_bytes() as u64,
             algorithm: choice.algorithm,
@@ -752,19 +752,8 @@ fn blocks_are_private(collective: Collective) -> bool {
     matches!(collective, Collective::AllToAllV | Collective::GatherV | Collective::ScatterV)
 }
 
-/// Whether a rank that shares its core looks on while whoever it waits for is at work: in rooted calls that has more to do for
-/// others, in long ones copies leave the time for a turn of the core, and a rank that has its core for itself only waits (ADR 0091).
-fn looks_on(collective: Collective, bytes: u64, straight: bool, ranks_of_a_core: usize) -> bool {
-    match collective {
-        Collective::Send | Collective::Recv => straight && ranks_of_a_core == 2,
-        _ => ranks_of_a_core >= 2 && !collective.rooted() && bytes <= LOOKED_ON_BYTES,
-    }
-}
-
 /// What a block is taken for in choices where not all ranks know how long it is.
 const PRIVATE_BLOCK_BYTES: usize = 64 << 10;
-/// Longer calls take more time than looking on saves.
-const LOOKED_ON_BYTES: u64 = 64 << 10;
 /// Plans for more ranks are only checked one program at a time when they are first used: walking all
 /// of them takes longer than the first call should, and the tests prove the same algorithms.
 const MOST_RANKS_PROVEN: u32 = 16;

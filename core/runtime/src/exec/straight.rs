@@ -4,7 +4,7 @@
 //! prompt is over before any of that is needed. Where it cannot go on, it becomes an operation that
 //! goes on from there ([`super::host::Operation::start_at`]).
 
-use ccl_plan::Rank;
+use ccl_plan::{Collective, Rank};
 
 use super::host::{RunState, Stop, stages_input};
 use super::lending::Lending;
@@ -80,6 +80,15 @@ pub(super) fn may(tape: Option<&Tape>, channels: u16, lanes: usize, lending: Len
     };
     let lends = !matches!(lending, Lending::Never | Lending::Nothing);
     channels == 1 && lanes <= MOST_STRAIGHT_LANES && !lends && tape.is_some_and(short)
+}
+
+/// Whether a rank that shares its core looks on while whoever it waits for is at work: in rooted calls that has more to do for
+/// others, in long ones copies leave the time for a turn of the core, and a rank that has its core for itself only waits (ADR 0091).
+pub(super) fn looks_on(collective: Collective, bytes: u64, straight: bool, ranks_of_a_core: usize) -> bool {
+    match collective {
+        Collective::Send | Collective::Recv => straight && ranks_of_a_core == 2,
+        _ => ranks_of_a_core >= 2 && !collective.rooted() && bytes <= LOOKED_ON_BYTES,
+    }
 }
 
 /// Takes the steps of a call that may go straight, `at` being where each lane stands. Gives up after
@@ -192,6 +201,8 @@ pub(super) fn fits(bound: &Bound) -> bool {
 const POLLS: u32 = 500;
 /// Turns of the others on a core in which a prompt peer's message comes: 8 do for two ranks on each core (ADR 0076).
 const TURNS: u32 = 32;
+/// Longer calls take more time than looking on saves.
+const LOOKED_ON_BYTES: u64 = 64 << 10;
 /// Longer steps outweigh what an operation costs, and may be lent by peers.
 const SHORT_BYTES: usize = 8 << 10;
 
@@ -199,6 +210,20 @@ const SHORT_BYTES: usize = 8 << 10;
 mod tests {
     use super::*;
     use crate::transport::TransportSettings;
+
+    #[test]
+    fn short_calls_without_a_root_look_on_where_cores_are_shared_evenly() {
+        let (all, long) = (Collective::AllReduce, LOOKED_ON_BYTES + 1);
+        for straight in [false, true] {
+            for (ranks_of_a_core, looks) in [(0, false), (1, false), (2, true), (4, true)] {
+                assert_eq!(looks_on(all, LOOKED_ON_BYTES, straight, ranks_of_a_core), looks);
+                assert!(!looks_on(all, long, straight, ranks_of_a_core));
+                assert!(!looks_on(Collective::Reduce, 8, straight, ranks_of_a_core));
+                let message = looks_on(Collective::Recv, 8, straight, ranks_of_a_core);
+                assert_eq!(message, straight && ranks_of_a_core == 2);
+            }
+        }
+    }
 
     #[test]
     fn who_shares_a_core_gives_it_up_between_looks() {
