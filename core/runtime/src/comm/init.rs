@@ -291,9 +291,11 @@ fn direct_reads(fabric: &mut Fabric, control: &Control, roomy: bool, config: &Co
         _ if !fabric.reads_directly() => Ok(Direct::Never),
         Some(0) => Ok(Direct::Never),
         Some(bytes) => Ok(Direct::From(bytes as usize)),
-        None if control.n() < 2 || fabric.one_process() => Ok(Direct::WhereFaster),
+        None if control.n() < 2 => Ok(Direct::WhereFaster),
         // All are on one host, and find the same.
-        None if !roomy => Ok(if is_of_amd() { Direct::Slower } else { Direct::WhereFaster }),
+        None if !roomy || fabric.one_process() => {
+            Ok(if is_of_amd() { Direct::Slower } else { Direct::WhereFaster })
+        }
         None => {
             let (ranks, deadline) = ((control.rank(), control.n()), Instant::now() + config.init_timeout());
             let found = trial::reading(fabric, ranks, &|| Relay::check(control), deadline)?;
