@@ -53,6 +53,7 @@ impl Tries {
         if self.yields {
             match peer {
                 Some(_) => fabric.yield_core(),
+                // In other calls nobody looks where this rank is, and saying it takes time.
                 None => std::thread::yield_now(),
             }
             self.lookout.turn();
