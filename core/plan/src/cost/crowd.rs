@@ -15,7 +15,12 @@ use crate::algo::{Algorithm, rounds};
 use crate::collective::Collective;
 
 /// The cost of a collective over sockets among `n` ranks, more than there are cores.
-pub(super) fn over_sockets(collective: Collective, algorithm: Algorithm, n: u32, cost: Cost) -> Cost {
+pub(super) fn over_sockets(
+    collective: Collective,
+    algorithm: Algorithm,
+    (n, cores): (u32, u32),
+    cost: Cost,
+) -> Cost {
     match (collective, algorithm) {
         (Collective::Broadcast, _) => {
             let sent = match algorithm {
@@ -36,6 +41,7 @@ pub(super) fn over_sockets(collective: Collective, algorithm: Algorithm, n: u32,
             let all = Counts { messages: cost.all.messages.div_ceil(together), ..cost.all };
             Cost { path, all, waits: 0, ..cost }
         }
+        (Collective::Reduce, _) => in_a_reduce(algorithm, (n, cores), cost),
         (Collective::AllReduce, _) => with_bytes(in_an_all_reduce(algorithm, n, cost.bytes), cost),
         // What is not sent from where the user has it is copied once more on either side.
         (Collective::AllGather, Algorithm::Bruck | Algorithm::RecursiveDoubling | Algorithm::Pat) => {
@@ -56,6 +62,31 @@ pub(super) fn over_sockets(collective: Collective, algorithm: Algorithm, n: u32,
             Algorithm::Direct | Algorithm::DirectTree,
         ) => with_bytes(if n > 4 { FOLDED_APART } else { SPREAD_BY_FEW }, cost),
         _ => cost,
+    }
+}
+
+/// The cost of a reduce, whose calls overlap.
+fn in_a_reduce(algorithm: Algorithm, (n, cores): (u32, u32), cost: Cost) -> Cost {
+    match algorithm {
+        Algorithm::Direct | Algorithm::DirectTree => {
+            // The root receives all messages on a core on which others send, and half of a message's work is its sender's.
+            // Short ones it takes in several at a time.
+            let (peers, beside) = (u64::from(n - 1), u64::from(n.div_ceil(cores).saturating_sub(1)));
+            let short = cost.bytes <= SHORT_BYTES as f64;
+            let sent = |counts: u64, ranks: u64| counts * ranks / (2 * peers);
+            let there = peers + beside;
+            let path = Counts {
+                messages: sent(cost.all.messages, if short { beside } else { there }),
+                moves: sent(cost.all.moves, there),
+                moved_bytes: cost.all.moved_bytes * there as f64 / (2 * peers) as f64,
+                ..cost.all
+            };
+            let all = Counts { messages: cost.all.messages / if short { 2 } else { 1 }, ..cost.all };
+            Cost { path, all, waits: 0, ..cost }
+        }
+        // In a tree all cores have as much to do.
+        Algorithm::Binomial => Cost { path: Counts::default(), waits: 0, ..cost },
+        _ => Cost { waits: 0, ..cost },
     }
 }
 
@@ -107,11 +138,13 @@ pub(super) fn in_memory(
 /// caches. Measured with 3 to 8 and 16 ranks on two cores.
 fn of_a_byte_far_away(algorithm: Algorithm, n: u32) -> f64 {
     match algorithm {
-        Algorithm::RecursiveDoubling if n <= 4 => 0.27,
+        Algorithm::RecursiveDoubling if n == 4 => 0.24,
+        Algorithm::RecursiveDoubling if n < 4 => 0.27,
         Algorithm::RecursiveDoubling => 0.3,
         Algorithm::Binomial if n <= 4 => 0.36,
         Algorithm::Binomial => 0.3,
-        Algorithm::TwoShot | Algorithm::TwoShotTree if n <= 4 => 0.42,
+        Algorithm::TwoShot | Algorithm::TwoShotTree if n <= 4 => 0.36,
+        Algorithm::TwoShot | Algorithm::TwoShotTree if n <= 6 => 0.3,
         Algorithm::TwoShot | Algorithm::TwoShotTree => 0.53,
         Algorithm::OneShot | Algorithm::OneShotTree if n <= 4 => 0.55,
         Algorithm::OneShot | Algorithm::OneShotTree => 0.48,

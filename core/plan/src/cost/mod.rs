@@ -170,6 +170,14 @@ impl Rates {
         multicast: Multicast::NONE,
     };
 
+    /// The same on an AMD processor, where a message is more work and a byte less; measured.
+    pub const LOOPBACK_AMD: Rates = Rates {
+        message_ns: 4_700.0,
+        beta_ns_per_byte: 0.15,
+        channel_beta_ns_per_byte: 0.15,
+        ..Rates::LOOPBACK
+    };
+
     /// RDMA over a 200 Gb/s network.
     pub const RDMA: Rates = Rates {
         alpha_ns: 2_500.0,
@@ -302,7 +310,7 @@ pub fn cost(
         _ => pushed,
     };
     match rates.turn_ns > 0.0 {
-        true if !rates.shares => crowd::over_sockets(collective, algorithm, n, cost),
+        true if !rates.shares => crowd::over_sockets(collective, algorithm, (n, rates.cores), cost),
         true if collective.rooted() => crowd::crowded(algorithm, n, rates, cost),
         true => crowd::in_memory(collective, algorithm, n, &pushed, cost),
         false => cost,

@@ -95,6 +95,15 @@ fn golden_tables() {
             "<= 262144 recursive_doubling x1; else ring x1",
         ),
         (8, Rates::LOOPBACK.on(8, 2), Collective::AllToAll, "<= 32768 bruck x1; else direct x1"),
+        (8, Rates::LOOPBACK.on(8, 2), Collective::Reduce, "<= 4096 direct x1; else binomial x1"),
+        // Messages are dearer there, and bytes cheaper.
+        (8, Rates::LOOPBACK_AMD.on(8, 2), Collective::AllToAll, "<= 65536 bruck x1; else direct x1"),
+        (
+            4,
+            Rates::LOOPBACK_AMD.on(4, 2),
+            Collective::AllGather,
+            "<= 65536 recursive_doubling x1; <= 1048576 direct x1; else ring x1",
+        ),
         (
             64,
             Rates::SOCKET,

@@ -180,7 +180,7 @@ impl Communicator {
         let links @ (reach, ..) = match device.as_ref().and_then(|device| device.reach()) {
             // What devices do takes no core's time.
             Some((reach, multicast)) => (reach, 0, multicast),
-            None => (host_reach(&all, cores, direct), cores, Multicast::NONE),
+            None => (host_reach(&all, (n, cores), direct), cores, Multicast::NONE),
         };
         let network_only = all.used && !all.memory && hosted;
         let nodes = fabric.nodes()?;
@@ -203,6 +203,7 @@ impl Communicator {
         let room = match config.chunk_bytes() {
             _ if matches!(reach, Reach::Devices | Reach::Multicast) => Room::Other,
             None if roomy => Room::CoreForEach,
+            None if !all.used && fabric.has_long_slots() => Room::LongSlots,
             None if !all.used && fabric.are_few_for_all()? => Room::FewOnFewer,
             None if !all.used && cores > 0 => Room::Many,
             _ => Room::Other,
@@ -269,19 +270,18 @@ fn device_cut(fabric: &Fabric, config: &Config) -> DeviceCut {
     let needs_all_slots = !config.algo_file().is_empty();
     let chunk_bytes = config.chunk_bytes().map_or(Reach::Devices.chunk_bytes(), |bytes| bytes as usize);
     let channels = config.max_nchannels().map(|channels| channels as u16);
-    DeviceCut::new((fabric.slots(), fabric.slot_bytes()), needs_all_slots, chunk_bytes, channels)
+    DeviceCut::new(fabric.usual_slots(), needs_all_slots, chunk_bytes, channels)
 }
 
 /// How the farthest peer is reached, unless all ranks have devices that reach each other.
-fn host_reach(all: &Networking, cores: u32, direct: Direct) -> Reach {
-    match all.used {
-        true if cores > 0 => Reach::Loopback,
-        true => Reach::Network,
+fn host_reach(all: &Networking, (n, cores): (u32, u32), direct: Direct) -> Reach {
+    match (all.used, direct) {
+        (true, _) if cores > 0 => Reach::Loopback,
+        (true, _) => Reach::Network,
+        (false, Direct::Slower) => Reach::of_slots(n),
         // What a trial says must not choose another algorithm, and with it other bits.
-        false if matches!(direct, Direct::WhereFaster | Direct::Slower | Direct::From(_)) => {
-            Reach::MemoryDirect
-        }
-        false => Reach::Memory,
+        (false, Direct::WhereFaster | Direct::From(_)) => Reach::MemoryDirect,
+        (false, Direct::Never | Direct::Tried { .. }) => Reach::Memory,
     }
 }
 
@@ -534,6 +534,8 @@ pub(super) fn edge_settings(n: u32, config: &Config) -> TransportSettings {
     // A program of the user's may need all slots that it was verified with.
     let near_slots = if config.algo_file().is_empty() { (slots / 4).max(LEAST_SLOTS) } else { slots };
     TransportSettings {
+        // What users say of slots holds, and so does what their programs were verified with.
+        lengthens: slots == DEFAULT_SLOTS && config.algo_file().is_empty(),
         channels: plans::most_channels(config),
         tags: crate::exec::host::EDGE_TAGS,
         slots,
@@ -548,6 +550,8 @@ pub(super) fn edge_settings(n: u32, config: &Config) -> TransportSettings {
 /// Ranks up to which an edge gets its full buffer.
 const EDGES_AT_FULL_SIZE: usize = 8;
 const LEAST_SLOT_BYTES: usize = 4 << 10;
+/// Slots where settings do not say how many.
+const DEFAULT_SLOTS: usize = 8;
 /// What the library's own programs need to run without ever waiting for each other for good.
 const LEAST_SLOTS: usize = 2;
 const MOST_SLOT_BYTES: usize = 1 << 20;
@@ -592,6 +596,16 @@ mod tests {
         let slots = ["2", "8", "16"].map(|slots| near(&[("CCL_SLOTS", slots)]));
         assert_eq!(slots, [2, 2, 4]);
         assert_eq!(near(&[("CCL_SLOTS", "16"), ("CCL_ALGO_FILE", "mine.ccl")]), 16);
+    }
+
+    #[test]
+    fn slots_get_longer_unless_somebody_has_said_how_many() {
+        let lengthens = |vars: &[(&str, &str)]| {
+            edge_settings(8, &Config::from_vars(vars.iter().copied()).unwrap()).lengthens
+        };
+        assert!(lengthens(&[]));
+        assert!(!lengthens(&[("CCL_SLOTS", "16")]));
+        assert!(!lengthens(&[("CCL_ALGO_FILE", "mine.ccl")]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 /// Whether it is AMD's, or Hygon's of the same make. There the system copies what stays in the caches faster than copies that ask for lines
 /// ahead, reading another rank's memory through the kernel takes longer than slots where ranks share cores (ADR 0088) or are threads
-/// (ADR 0092), and slots are filled the faster the longer the blocks are (ADR 0089).
+/// (ADR 0092), slots are filled the faster the longer the blocks are (ADR 0089, 0093), and messages over TCP take longer (ADR 0094).
 pub(crate) fn is_of_amd() -> bool {
     #[cfg(test)]
     if let Some(amd) = PRETENDED.get() {

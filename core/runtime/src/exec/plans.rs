@@ -28,6 +28,7 @@ use super::tape::Tape;
 use super::tuning::Tuning;
 use super::user;
 use crate::config::{Choices, Config, Determinism};
+use crate::discover::processor::is_of_amd;
 use crate::error::{Error, Result};
 use crate::observe::board::Packed;
 use crate::request::{Bound, Fit, Request, named_root};
@@ -627,8 +628,15 @@ impl Reach {
             Some(0) => Reach::Memory,
             // Which messages are read a trial says, and that must not choose another algorithm.
             None if roomy => Reach::Memory,
+            None if is_of_amd() => Reach::of_slots(n),
             _ => Reach::MemoryDirect,
         }
+    }
+
+    /// How `n` ranks that could read each other's memory and do not, because slots are faster, reach each other. Blocks that are long
+    /// enough to be read are better passed around by more than few, wherever they lie.
+    pub(crate) fn of_slots(n: u32) -> Reach {
+        if n as usize <= FEW_RANKS { Reach::Memory } else { Reach::MemoryDirect }
     }
 
     /// The name in tuning files and on command lines.
@@ -643,12 +651,13 @@ impl Reach {
         }
     }
 
-    /// What such links cost on a machine that nobody has measured, but for what multicast memory saves, which depends on
-    /// settings, too.
-    pub const fn rates(self) -> Rates {
+    /// What such links cost on a machine of this one's make that nobody has measured, but for what multicast memory saves,
+    /// which depends on settings, too.
+    pub fn rates(self) -> Rates {
         match self {
             Reach::Memory => Rates::SHARED_MEMORY,
             Reach::MemoryDirect => Rates::SHARED_MEMORY_DIRECT,
+            Reach::Loopback if is_of_amd() => Rates::LOOPBACK_AMD,
             Reach::Loopback => Rates::LOOPBACK,
             Reach::Network => Rates::SOCKET,
             Reach::Devices | Reach::Multicast => Rates::DEVICES,

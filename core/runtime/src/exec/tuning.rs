@@ -238,7 +238,7 @@ mod tests {
                     [[rule]]\ncollective = \"all_reduce\"\nranks = 4\nreach = \"memory\"\nup_to_bytes = 64\n\
                     algorithm = \"ring\"\n[[rule]]\ncollective = \"broadcast\"\nalgorithm = \"direct\"\nchannels = 2\n";
         let tuning = Tuning::parse(text).unwrap();
-        assert_eq!(tuning.rates(Reach::Loopback), Rates { alpha_ns: 9000.0, ..Rates::LOOPBACK });
+        assert_eq!(tuning.rates(Reach::Loopback), Rates { alpha_ns: 9000.0, ..Reach::Loopback.rates() });
         assert_eq!(tuning.rates(Reach::Memory), Rates::SHARED_MEMORY);
         let ring = Choice { algorithm: Algorithm::Ring, channels: 1 };
         let direct = Choice { algorithm: Algorithm::Direct, channels: 2 };

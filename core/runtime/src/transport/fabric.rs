@@ -10,9 +10,9 @@ use ccl_plugin_host::NetPlugin;
 
 use super::connected::Connected;
 use super::net::{Network, Peers, SlotShape};
-use super::shm::{FEW_RANKS, Lookout, Neighbours, Own, Presence, Regions};
+use super::shm::{FEW_RANKS, Layout, Lookout, Neighbours, Own, Presence, Regions};
 use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo};
-use super::{TransportSettings, WaitSettings, agree, host};
+use super::{SharedMemory, TransportSettings, WaitSettings, agree, host};
 use crate::config::NameFilter;
 use crate::discover::cache;
 use crate::error::{Error, Result};
@@ -39,6 +39,8 @@ pub struct Fabric {
     sender_of: Vec<u32>,
     receiver_of: Vec<u32>,
     reads_directly: bool,
+    /// Slots of an edge in memory, and most payload bytes of each.
+    memory_slots: (usize, usize),
 }
 
 /// An edge's index within its fabric, on its side: senders and receivers count apart.
@@ -126,6 +128,7 @@ impl Fabric {
             sender_of: vec![NO_EDGE; edges],
             receiver_of: vec![NO_EDGE; edges],
             reads_directly: false,
+            memory_slots: (settings.slots, settings.slot_bytes),
         };
         Ok((fabric, info))
     }
@@ -175,6 +178,7 @@ impl Fabric {
         if infos.len() != self.n as usize {
             return Err(Error::bug(format!("expected the infos of {} ranks, found {}", self.n, infos.len())));
         }
+        self.memory_slots = self.choose_slots(&infos);
         let mut neighbours = self.map_neighbours(&opening, &infos, deadline, &|| relay.check())?;
         let votes = relay.all_gather(agree::vote(&self.settings, &neighbours)?)?;
         let agree::Verdict { not_directly, not_mapped } = agree::heed(&mut neighbours, self.me, &votes)?;
@@ -284,7 +288,12 @@ impl Fabric {
 
     /// Most payload bytes of a slot in memory.
     pub fn slot_bytes(&self) -> usize {
-        self.settings.slot_bytes
+        self.memory_slots.1
+    }
+
+    /// Whether slots in memory are fewer and longer than settings say. The same on all ranks.
+    pub(crate) fn has_long_slots(&self) -> bool {
+        self.memory_slots.1 > self.settings.slot_bytes
     }
 
     /// Most payload bytes of a slot towards a network.
@@ -332,9 +341,14 @@ impl Fabric {
         Ok(hash.as_bytes().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
     }
 
-    /// Slots of every edge.
+    /// Slots of every edge in memory.
     pub fn slots(&self) -> usize {
-        self.settings.slots
+        self.memory_slots.0
+    }
+
+    /// Slots of every edge, and most payload bytes of each, as settings say.
+    pub(crate) fn usual_slots(&self) -> (usize, usize) {
+        (self.settings.slots, self.settings.slot_bytes)
     }
 
     /// How a peer is reached, and why.
@@ -538,7 +552,11 @@ impl Fabric {
     ) -> Result<Neighbours> {
         let all = agree::neighbours(&self.info, infos, self.me);
         let me = all.iter().position(|peer| peer.rank == self.me).unwrap_or(0);
-        let layout = self.settings.layout(all.len());
+        let (slots, slot_bytes) = self.memory_slots;
+        let layout = match self.has_long_slots() {
+            true => Layout { slots, slot_bytes, ..self.settings.layout(all.len()) },
+            false => self.settings.layout(all.len()),
+        };
         let Some(file) = &opening.file else {
             return Neighbours::alone(layout, &all[me], self.settings.secret);
         };
@@ -546,6 +564,16 @@ impl Fabric {
         let halfway = now + deadline.saturating_duration_since(now) / 2;
         let own = Own { file, mailbox: opening.mailbox.as_ref(), secret: self.settings.secret };
         Neighbours::connect(&own, layout, &all, me, halfway, check)
+    }
+
+    /// The slots of edges in memory, and their bytes: others than settings say where all ranks are on one host and share its cores.
+    fn choose_slots(&self, infos: &[TransportInfo]) -> (usize, usize) {
+        let one_host = infos.iter().all(|info| info.is_on_host_of(&self.info));
+        let shares_memory = self.settings.shared_memory == SharedMemory::Use;
+        match one_host && shares_memory && infos.len() > host::cores(infos.iter()).max(1) {
+            true => self.settings.crowded_slots(),
+            false => (self.settings.slots, self.settings.slot_bytes),
+        }
     }
 
     fn wait_settings(&self, infos: &[TransportInfo], kinds: &[PathKind]) -> WaitSettings {

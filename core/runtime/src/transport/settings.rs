@@ -8,6 +8,7 @@ use super::connected::{inner_shape, net_shape};
 use super::shm::Layout;
 use super::waiting::WaitSettings;
 use super::{FaultRule, NetSettings, TraceLog};
+use crate::discover::processor::is_of_amd;
 use crate::error::{Error, Result};
 use crate::memory::{Backing, Footprint, MailboxName};
 
@@ -28,6 +29,8 @@ pub struct TransportSettings {
     pub near_slots: usize,
     /// Most payload bytes of a slot.
     pub slot_bytes: usize,
+    /// Whether slots in memory may be half as many of twice the bytes, where ranks share cores and that is faster.
+    pub lengthens: bool,
     /// The same of a slot towards a network, which moves long messages better.
     pub net_slot_bytes: usize,
     /// Whether ranks of one host share memory.
@@ -132,6 +135,17 @@ impl TransportSettings {
         }
     }
 
+    /// The slots of an edge in memory between ranks that share cores, and the bytes of each: together as many as without that,
+    /// so that regions are no longer. AMD processors copy the faster the longer the blocks are (ADR 0093).
+    pub(super) fn crowded_slots(&self) -> (usize, usize) {
+        let halves = self.slots >= 4 && self.slots.is_multiple_of(2);
+        let fits = 2 * self.slot_bytes <= MOST_SLOT_BYTES;
+        match self.lengthens && halves && fits && !self.wraps_edges() && is_of_amd() {
+            true => (self.slots / 2, 2 * self.slot_bytes),
+            false => (self.slots, self.slot_bytes),
+        }
+    }
+
     /// What each of n ranks takes, `locals` of which share memory with it, itself among them: before any
     /// edge is used, and when all are. The control connection aside; sockets are counted as connections,
     /// which serve both ways as those of the socket network do.
@@ -179,6 +193,7 @@ impl Default for TransportSettings {
             slots: 8,
             near_slots: 8,
             slot_bytes: 64 << 10,
+            lengthens: false,
             net_slot_bytes: 256 << 10,
             shared_memory: SharedMemory::Use,
             backing: Backing::Anonymous,
@@ -195,3 +210,41 @@ impl Default for TransportSettings {
 
 const MOST_SLOT_BYTES: usize = (1 << 27) - 1;
 const MOST_SLOTS: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::processor::on_each;
+
+    #[test]
+    fn regions_are_as_long_with_long_slots() {
+        let settings = TransportSettings { lengthens: true, ..TransportSettings::default() };
+        on_each(|| {
+            for slot_bytes in [64 << 10, 21_888, 4 << 10] {
+                let settings = TransportSettings { slot_bytes, ..settings.clone() };
+                let longer = settings.crowded_slots();
+                assert_eq!(longer, if is_of_amd() { (4, 2 * slot_bytes) } else { (8, slot_bytes) });
+                let layout = settings.layout(8);
+                let long = Layout { slots: longer.0, slot_bytes: longer.1, ..layout };
+                assert_eq!(long.bytes(), layout.bytes(), "{slot_bytes}");
+            }
+        });
+    }
+
+    #[test]
+    fn slots_stay_as_they_are_asked_for() {
+        let settings = TransportSettings { lengthens: true, ..TransportSettings::default() };
+        let asked = [
+            TransportSettings { lengthens: false, ..settings.clone() },
+            TransportSettings { checksum: Checksum::Crc32, ..settings.clone() },
+            TransportSettings { slots: 5, ..settings.clone() },
+            TransportSettings { slots: 2, ..settings.clone() },
+            TransportSettings { slot_bytes: MOST_SLOT_BYTES / 2 + 1, ..settings },
+        ];
+        on_each(|| {
+            for settings in &asked {
+                assert_eq!(settings.crowded_slots(), (settings.slots, settings.slot_bytes), "{settings:?}");
+            }
+        });
+    }
+}

@@ -30,8 +30,8 @@ pub(crate) struct Args {
     /// Ranks of each node, as in 4,4,2 or 16x8 for 16 nodes of 8; nodes reach each other over a network
     #[arg(long, value_name = "RANKS", value_delimiter = ',', value_parser = parse_nodes)]
     nodes: Vec<Stretch>,
-    /// How the farthest rank is reached [default: memory where each of up to 4 ranks has a core, memory-direct where not,
-    /// network if there are several nodes]
+    /// How the farthest rank is reached [default: memory where each of up to 4 ranks has a core, and for up to 4 on an AMD
+    /// processor; memory-direct where not; network if there are several nodes]
     #[arg(long)]
     path: Option<Way>,
     /// Cores that the ranks share, but over a network and on devices [default: this machine's]

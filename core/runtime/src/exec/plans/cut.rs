@@ -46,6 +46,7 @@ impl Cut {
             Room::CoreForEach if message && share_bytes <= SHORT_MESSAGE_BYTES => {
                 SHORT_PIECE_BYTES.min(self.chunk_bytes)
             }
+            Room::LongSlots => self.slot_bytes,
             Room::FewOnFewer => LONG_PIECE_BYTES.min(self.slot_bytes),
             Room::Many if long_of_many(collective).is_some_and(|from| share_bytes >= from) => {
                 LONG_PIECE_BYTES.min(self.slot_bytes)
@@ -60,6 +61,8 @@ impl Cut {
 pub(crate) enum Room {
     /// Few ranks go through memory, each with a core.
     CoreForEach,
+    /// Ranks of one host go through memory and share cores, and slots are as long as copies like them: each holds a piece.
+    LongSlots,
     /// Few ranks go through memory, and share cores: each piece costs a turn of a core, and the slots of all still fit
     /// the nearest caches.
     FewOnFewer,
@@ -78,7 +81,7 @@ pub(crate) enum Direct {
     WhereFaster,
     /// Those for which it is among few processes with a core each, where a trial said so; and whether by far.
     Tried { far: bool },
-    /// None, since it is nowhere faster; algorithms are those of ranks that read.
+    /// None, since it is nowhere faster.
     Slower,
     /// All of so many bytes and more.
     From(usize),
@@ -146,6 +149,7 @@ mod tests {
     #[test]
     fn few_ranks_take_long_pieces_and_a_short_message_short_ones() {
         assert_eq!(pieces(Room::FewOnFewer, Collective::AllReduce, 1), 64 << 10);
+        assert_eq!(pieces(Room::LongSlots, Collective::Send, 16 << 10), 64 << 10);
         assert_eq!(pieces(Room::CoreForEach, Collective::Send, 16 << 10), 8 << 10);
         assert_eq!(pieces(Room::CoreForEach, Collective::AllReduce, 128 << 10), 64 << 10);
         assert_eq!(pieces(Room::CoreForEach, Collective::Reduce, 128 << 10), 32 << 10);
