@@ -93,6 +93,14 @@ fn hosts_and_devices_together() {
 }
 
 #[test]
+fn hosts_and_devices_cut_alike() {
+    // Slots of ranks on the host alone may be longer where they share cores.
+    let slots = [("CCL_SLOTS", "8"), ("CCL_BUFFSIZE", "64K")];
+    let Some(config) = on("0,none,1,none", "hosts_and_devices_cut_alike", &slots) else { return };
+    sweep_of(&config, 4, &[20_011], &[Dtype::F32], &all());
+}
+
+#[test]
 fn devices_that_do_not_reach_each_other() {
     for more in [&[("CCL_P2P_DISABLE", "1")][..], &[("CCL_P2P_DISABLE", "1"), ("CCL_SHM_DISABLE", "1")]] {
         let Some(config) = on("0", "devices_that_do_not_reach_each_other", more) else { return };

@@ -191,8 +191,7 @@ impl Communicator {
         let selection = plans::tuned_selection((config, channels), n, links, (whole, near), &tuning)?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
         let direct = if all.used { Direct::Never } else { direct };
-        let own_slot_bytes =
-            device.as_ref().map_or_else(|| fabric.slot_bytes(), |device| device.slot_bytes());
+        let own_slot_bytes = own_slot_bytes(&fabric, device.as_deref(), hosted);
         let slot_bytes = match device {
             None if network_only => fabric.net_slot_bytes(),
             _ => own_slot_bytes,
@@ -203,7 +202,7 @@ impl Communicator {
         let room = match config.chunk_bytes() {
             _ if matches!(reach, Reach::Devices | Reach::Multicast) => Room::Other,
             None if roomy => Room::CoreForEach,
-            None if !all.used && fabric.has_long_slots() => Room::LongSlots,
+            None if !all.used && hosted && fabric.has_long_slots() => Room::LongSlots,
             None if !all.used && fabric.are_few_for_all()? => Room::FewOnFewer,
             None if !all.used && cores > 0 => Room::Many,
             _ => Room::Other,
@@ -282,6 +281,15 @@ fn host_reach(all: &Networking, (n, cores): (u32, u32), direct: Direct) -> Reach
         // What a trial says must not choose another algorithm, and with it other bits.
         (false, Direct::WhereFaster | Direct::From(_)) => Reach::MemoryDirect,
         (false, Direct::Never | Direct::Tried { .. }) => Reach::Memory,
+    }
+}
+
+/// What a slot in memory holds, by which calls are cut: the same on all ranks, those on the host beside others with devices too.
+fn own_slot_bytes(fabric: &Fabric, device: Option<&DeviceEngine>, hosted: bool) -> usize {
+    match device {
+        Some(device) => device.slot_bytes(),
+        None if !hosted => fabric.usual_slots().1,
+        None => fabric.slot_bytes(),
     }
 }
 
