@@ -29,18 +29,23 @@ TITLES = {"shm": "shared memory", "tcp": "TCP"}
 
 
 def ratios(path):
-    """{(transport, ranks): {(collective, bytes): best peer's median / ccl's}}."""
+    """{(transport, ranks): {(collective, bytes): best peer's median / ccl's}}, with the CPUs where most cells were measured."""
     ours, peers = {}, {}
     with open(path, newline="") as file:
         for row in csv.DictReader(file):
-            cell = (row["transport"], int(row["ranks"])), (row["collective"], int(row["bytes"]))
+            place = row["transport"], int(row["ranks"]), row.get("cpus", "")
+            cell = place, (row["collective"], int(row["bytes"]))
             time = float(row["median_us"])
-            table = ours if row["peer"].startswith("ccl") else peers
+            table = ours if (row.get("peer") or row["side"]).startswith("ccl") else peers
             table[cell] = min(time, table.get(cell, math.inf))
+    places = {}
+    for (place, cell), time in ours.items():
+        if (place, cell) in peers:
+            places.setdefault(place, {})[cell] = peers[place, cell] / time
     panels = {}
-    for (panel, cell), time in ours.items():
-        if (panel, cell) in peers:
-            panels.setdefault(panel, {})[cell] = peers[panel, cell] / time
+    for (transport, ranks, _), cells in places.items():
+        if len(cells) > len(panels.get((transport, ranks), {})):
+            panels[transport, ranks] = cells
     return panels
 
 
