@@ -143,6 +143,8 @@ impl Work {
         units
     }
 
+    /// The same code alone and together: where a compiler had put it once for each, one was up to 1.3 times as fast.
+    #[inline(never)]
     fn unit(&mut self) {
         let unit = &mut self.elements[self.next..self.next + UNIT_ELEMENTS];
         for element in unit.iter_mut() {
