@@ -12,7 +12,7 @@ use crate::discover::processor::is_of_amd;
 use crate::error::{Error, Result};
 use crate::memory::{Backing, Footprint, MailboxName};
 
-/// Settings of one rank's fabric. `channels`, `tags`, `slots`, `slot_bytes`, `net_slot_bytes`, `secret`,
+/// Settings of one rank's fabric. `channels`, `tags`, `slots`, `slot_bytes`, `lengthens`, `net_slot_bytes`, `secret`,
 /// `checksum` and the network's plugin must be equal on all ranks.
 #[derive(Clone, Debug)]
 pub struct TransportSettings {
@@ -140,7 +140,9 @@ impl TransportSettings {
     pub(super) fn crowded_slots(&self) -> (usize, usize) {
         let halves = self.slots >= 4 && self.slots.is_multiple_of(2);
         let fits = 2 * self.slot_bytes <= MOST_SLOT_BYTES;
-        match self.lengthens && halves && fits && !self.wraps_edges() && is_of_amd() {
+        // Faults and traces are a rank's own, and all must choose the same.
+        let plain = self.checksum == Checksum::Off;
+        match self.lengthens && halves && fits && plain && is_of_amd() {
             true => (self.slots / 2, 2 * self.slot_bytes),
             false => (self.slots, self.slot_bytes),
         }
