@@ -21,7 +21,7 @@ use crate::send::SocketSend;
 use crate::slots::{SLOTS, Slots, request};
 use crate::staging::Staging;
 use crate::stream::{Piece, Stream, piece};
-use crate::wire::{HEADER_BYTES, Header, share};
+use crate::wire::{FILLER_BYTES, HEADER_BYTES, Header, filler_bytes, share};
 use crate::{Context, turned_before};
 
 /// The receiving end of a connection.
@@ -35,6 +35,8 @@ pub struct SocketRecv {
     /// Whether the last message in the order of posting was so short that copying it is cheaper than
     /// reading to several places.
     is_short: bool,
+    /// Bytes before its payload.
+    lead_bytes: usize,
     /// Of the first socket, where a header is expected.
     rest: Rest,
     /// Messages until acknowledgements are put off again.
@@ -94,6 +96,7 @@ impl SocketRecv {
             unmatched: VecDeque::with_capacity(SLOTS),
             stripe_min_bytes,
             is_short: true,
+            lead_bytes: HEADER_BYTES,
             rest: Rest::default(),
             until_delay: 0,
             peer,
@@ -143,18 +146,27 @@ impl SocketRecv {
                     return Ok(true);
                 }
             }
-            let Some(bytes) = self.staging.peek::<HEADER_BYTES>() else {
+            let Some((lead_bytes, header)) = self.lead() else {
                 return Ok(!self.unmatched.is_empty());
             };
-            if !self.begin(&bytes)? {
+            if !self.begin(lead_bytes, &header)? {
                 return Ok(false);
             }
-            self.staging.skip(HEADER_BYTES);
         }
     }
 
-    /// Matches a header with a posted receive; whether there is one.
-    fn begin(&mut self, bytes: &[u8; HEADER_BYTES]) -> Result<bool, Error> {
+    /// What is staged up to the next payload: its length, and the header at its end. Nothing if not all of it is there.
+    #[inline]
+    fn lead(&self) -> Option<(usize, [u8; HEADER_BYTES])> {
+        let bytes = self.staging.peek(0)?;
+        match filler_bytes(&bytes) {
+            Some(filler) => Some((filler + HEADER_BYTES, self.staging.peek(filler)?)),
+            None => Some((HEADER_BYTES, bytes)),
+        }
+    }
+
+    /// Matches a header, which ends what is staged first, with a posted receive; whether there is one.
+    fn begin(&mut self, lead_bytes: usize, bytes: &[u8; HEADER_BYTES]) -> Result<bool, Error> {
         let Some(header) = Header::decode(bytes) else {
             return Err(self.fail(Error::remote("its stream is out of step: expected a message header")));
         };
@@ -174,7 +186,10 @@ impl SocketRecv {
         self.unmatched.remove(index);
         if index == 0 {
             self.is_short = header.bytes <= SHORT_BYTES as u64;
+            self.lead_bytes = lead_bytes.min(MOST_LEAD_BYTES);
         }
+        self.staging.skip(lead_bytes);
+        self.rest.begins();
         self.spread(sequence, header.bytes as usize);
         Ok(true)
     }
@@ -229,18 +244,18 @@ impl SocketRecv {
             self.staging.grow(read);
             return Ok(read == room.iov_len);
         }
-        let guess = self.first_share(capacity).min(GUESS_BYTES);
-        let [head, tail] = self.staging.head_and_tail(HEADER_BYTES, TAIL_BYTES);
+        let (lead, guess) = (self.lead_bytes, self.first_share(capacity).min(GUESS_BYTES));
+        let [head, tail] = self.staging.head_and_tail(lead, TAIL_BYTES);
         let read = self.read(0, &[head, piece(data, guess), tail])?;
         self.note_read(read);
-        self.staging.grow(read.min(HEADER_BYTES));
-        if read <= HEADER_BYTES {
+        self.staging.grow(read.min(lead));
+        if read <= lead {
             return Ok(false);
         }
-        let guessed = (read - HEADER_BYTES).min(guess);
-        let behind = read - HEADER_BYTES - guessed;
-        let header = self.staging.peek::<HEADER_BYTES>().and_then(|bytes| Header::decode(&bytes));
-        let in_place = match header {
+        let guessed = (read - lead).min(guess);
+        let behind = read - lead - guessed;
+        let found = self.lead().filter(|(bytes, _)| *bytes == lead);
+        let in_place = match found.and_then(|(_, bytes)| Header::decode(&bytes)) {
             Some(header) if header.tag == tag && header.bytes <= capacity as u64 => {
                 self.first_share(header.bytes as usize).min(guessed)
             }
@@ -249,13 +264,12 @@ impl SocketRecv {
         // SAFETY: `guessed` bytes were just read to `data`.
         unsafe { self.staging.insert(data.wrapping_add(in_place), guessed - in_place, behind) };
         if in_place > 0
-            && let Some(bytes) = self.staging.peek::<HEADER_BYTES>()
-            && self.begin(&bytes)?
+            && let Some((lead, bytes)) = found
+            && self.begin(lead, &bytes)?
         {
-            self.staging.skip(HEADER_BYTES);
             self.arrived(0, in_place);
         }
-        Ok(read == HEADER_BYTES + guess + tail.iov_len)
+        Ok(read == lead + guess + tail.iov_len)
     }
 
     /// After a look for a header.
@@ -409,6 +423,8 @@ impl Default for Posted {
     }
 }
 
+/// Most that is expected before a payload.
+const MOST_LEAD_BYTES: usize = FILLER_BYTES + HEADER_BYTES;
 /// Most payload that is read before its header is known to match.
 const GUESS_BYTES: usize = 32 << 10;
 /// Bytes read beyond what is expected, to find the next headers.
@@ -435,6 +451,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+    use crate::wire::FILLER;
 
     /// A receiving end, and a peer that may write anything.
     fn pair() -> (SocketRecv, TcpStream) {
@@ -465,12 +482,14 @@ mod tests {
         #[test]
         fn a_stream_may_be_cut_anywhere(
             messages in proptest::collection::vec((0u32..3, 0usize..3000, prop_oneof![Just(0usize), 0usize..100, Just(40_000)]), 1..20),
+            filled in proptest::collection::vec(0usize..2, 20),
             cuts in proptest::collection::vec(1usize..5000, 1..30),
         ) {
             let (mut recv, mut peer) = pair();
             let payload = |index: usize, bytes: usize| -> Vec<u8> { (0..bytes).map(|i| (i * 7 + index) as u8).collect() };
             let mut stream = Vec::new();
             for (index, (tag, bytes, _)) in messages.iter().enumerate() {
+                (0..filled[index]).for_each(|_| stream.extend(FILLER));
                 stream.extend(Header { bytes: *bytes as u64, tag: *tag }.encode());
                 stream.extend(payload(index, *bytes));
             }

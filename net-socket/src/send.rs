@@ -15,7 +15,7 @@ use crate::pacing::Pacing;
 use crate::recv::SocketRecv;
 use crate::slots::{SLOTS, Slots, request};
 use crate::stream::{Piece, Stream, piece, total};
-use crate::wire::{HEADER_BYTES, Header, share};
+use crate::wire::{FILLER, FILLER_BETWEEN, FILLER_BYTES, HEADER_BYTES, Header, share};
 use crate::{Context, turned_before};
 
 /// The sending end of a connection.
@@ -43,8 +43,8 @@ enum Held {
 #[derive(Default)]
 struct Pending {
     header: [u8; HEADER_BYTES],
-    /// Lanes that have some of it.
-    lanes_left: usize,
+    /// Parts in the queues of lanes.
+    parts_left: usize,
 }
 
 struct Lane {
@@ -76,7 +76,8 @@ impl SocketSend {
     ) -> SocketSend {
         let lane = |stream: Stream| {
             let pacing = stream.pacing();
-            Lane { stream, pacing, queue: VecDeque::with_capacity(SLOTS) }
+            // Each message may have a filler before it.
+            Lane { stream, pacing, queue: VecDeque::with_capacity(2 * SLOTS) }
         };
         SocketSend {
             lanes: streams.into_iter().map(lane).collect(),
@@ -115,7 +116,7 @@ impl SocketSend {
         self.context.count_write();
         let was_held = std::mem::replace(&mut self.is_held, held == Held::Yes);
         let header = Header { bytes: message.bytes as u64, tag: message.tag }.encode();
-        let sequence = self.slots.take(Pending { header, lanes_left: 0 });
+        let sequence = self.slots.take(Pending { header, parts_left: 0 });
         for lane in 0..self.lanes.len() {
             let (offset, bytes) = share(message.bytes, self.lanes.len(), self.stripe_min_bytes, lane);
             if lane > 0 && bytes == 0 {
@@ -126,8 +127,11 @@ impl SocketSend {
             let Lane { stream, pacing, .. } = &mut self.lanes[lane];
             stream.pace(pacing, bytes, self.context.reads());
             let was_empty = self.lanes[lane].queue.is_empty();
+            if lane == 0 && message.bytes >= FILLED_BYTES {
+                self.fill(sequence, was_held);
+            }
             self.lanes[lane].queue.push_back(Part { sequence, header_left, data, bytes });
-            self.slots.at(sequence).lanes_left += 1;
+            self.slots.at(sequence).parts_left += 1;
             if was_empty && held == Held::No {
                 self.write_some(lane)?;
             }
@@ -136,6 +140,14 @@ impl SocketSend {
             self.progress()?;
         }
         Ok(Some(request(sequence)))
+    }
+
+    /// Puts a filler before a long message that is about to be queued.
+    fn fill(&mut self, sequence: usize, was_held: bool) {
+        let filler: &'static [u8] = if was_held { &FILLER_BETWEEN } else { &FILLER };
+        let part = Part { sequence, header_left: 0, data: filler.as_ptr(), bytes: filler.len() };
+        self.lanes[0].queue.push_back(part);
+        self.slots.at(sequence).parts_left += 1;
     }
 
     /// Writes a message most of which is elsewhere, if nothing waits before it and it goes over one socket; the request.
@@ -150,19 +162,22 @@ impl SocketSend {
         let rest_bytes = message.bytes - of.head_bytes;
         let Lane { stream, pacing, .. } = &mut self.lanes[0];
         stream.pace(pacing, message.bytes, self.context.reads());
+        let filler_bytes = if message.bytes >= FILLED_BYTES { FILLER_BYTES } else { 0 };
         let pieces = [
+            piece(FILLER.as_ptr(), filler_bytes),
             piece(header.as_ptr(), HEADER_BYTES),
             piece(message.data, of.head_bytes),
             piece(of.data, rest_bytes),
         ];
         // SAFETY: the caller's contract; the header is here.
-        let wrote = match unsafe { stream.write_pieces(&pieces) } {
+        let wrote = match unsafe { stream.write_pieces(&pieces[usize::from(filler_bytes == 0)..]) } {
             Ok(wrote) => wrote.unwrap_or(0),
             Err(error) => return Err(self.fail(Error::system("send", &error))),
         };
-        let sequence = self.slots.take(Pending { header, lanes_left: 0 });
+        let sequence = self.slots.take(Pending { header, parts_left: 0 });
+        let mut filler = Part { sequence, header_left: 0, data: FILLER.as_ptr(), bytes: filler_bytes };
         let mut part = Part { sequence, header_left: HEADER_BYTES, data: message.data, bytes: message.bytes };
-        part.advance(wrote);
+        part.advance(wrote - filler.advance(wrote));
         if !part.is_written() {
             let gone = rest_bytes - part.bytes.min(rest_bytes);
             // SAFETY: the caller's contract; both ranges end with the message.
@@ -170,8 +185,9 @@ impl SocketSend {
                 let place = message.data.cast_mut().add(of.head_bytes + gone);
                 std::ptr::copy_nonoverlapping(of.data.add(gone), place, rest_bytes - gone);
             }
-            self.lanes[0].queue.push_back(part);
-            self.slots.at(sequence).lanes_left = 1;
+            let left = [filler, part].into_iter().filter(|part| !part.is_written());
+            self.slots.at(sequence).parts_left = left.clone().count();
+            self.lanes[0].queue.extend(left);
         }
         Ok(request(sequence))
     }
@@ -219,7 +235,7 @@ impl SocketSend {
             }
             let sequence = part.sequence;
             self.lanes[lane].queue.pop_front();
-            self.slots.at(sequence).lanes_left -= 1;
+            self.slots.at(sequence).parts_left -= 1;
         }
     }
 
@@ -258,10 +274,10 @@ impl SendComm for SocketSend {
 
     fn test(&mut self, request: Request) -> Result<bool, Error> {
         let sequence = self.slots.find(request)?;
-        if self.slots.at(sequence).lanes_left > 0 {
+        if self.slots.at(sequence).parts_left > 0 {
             self.check()?;
             self.progress()?;
-            if self.slots.at(sequence).lanes_left > 0 {
+            if self.slots.at(sequence).parts_left > 0 {
                 return Ok(false);
             }
         }
@@ -312,5 +328,88 @@ impl Part {
     }
 }
 
+/// Shortest message that is worth a filler before it.
+///
+/// The kernel copies what is written to pages of its own. Some processors copy slowly where it goes to an offset in a page that is
+/// 1 to 63 bytes behind the one it comes from. Payloads begin on a page, or the 16 bytes behind its begin that allocators use: with
+/// the filler, their headers and messages' own, which are of 16 bytes, they go to an offset of 128.
+const FILLED_BYTES: usize = 48 << 10;
 /// Pieces of memory in one system call: 32 messages with their headers.
 const MAX_PIECES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    use ccl_plugin::Settings;
+    use ccl_plugin::net::Mr;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// A sender, and what it sends to.
+    fn pair() -> (SocketSend, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let config = Config::parse(&Settings::default()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let stream = Stream::dial("127.0.0.1:0".parse().unwrap(), to, &config).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        (SocketSend::new(vec![stream], to, u64::MAX, Arc::default()), peer)
+    }
+
+    fn message(of: &[u8]) -> SendBuffer {
+        SendBuffer { data: of.as_ptr(), bytes: of.len(), tag: 0, mr: Mr::NONE }
+    }
+
+    /// Whether so many bytes come before the payload, a header as the last of them.
+    fn is_led_by(peer: &mut TcpStream, ahead: usize, head: usize, payload: &[u8]) -> bool {
+        let mut came = vec![0; ahead + payload.len()];
+        peer.read_exact(&mut came).unwrap();
+        let header = came[..ahead - head].last_chunk().unwrap();
+        Header::decode(header) == Some(Header { bytes: (head + payload.len()) as u64, tag: 0 })
+            && came[ahead..] == *payload
+    }
+
+    #[test]
+    fn long_payloads_go_where_copying_is_fast() {
+        let (mut send, mut peer) = pair();
+        let payload: Vec<u8> = (0..FILLED_BYTES).map(|i| (i * 7) as u8).collect();
+        for (bytes, plain, held) in [(FILLED_BYTES, 112, 128), (FILLED_BYTES - 1, 16, 48)] {
+            let payload = &payload[..bytes];
+            let mut requests = vec![send.post(message(payload), Held::No).unwrap().unwrap()];
+            assert!(is_led_by(&mut peer, plain, 0, payload), "{bytes}");
+            requests.push(send.post(message(&payload[..16]), Held::Yes).unwrap().unwrap());
+            requests.push(send.post(message(payload), Held::No).unwrap().unwrap());
+            assert!(is_led_by(&mut peer, held, 0, payload), "{bytes}");
+            assert!(requests.into_iter().all(|request| send.test(request).unwrap()));
+        }
+    }
+
+    #[test]
+    fn so_do_those_that_are_elsewhere_whatever_the_kernel_takes_at_once() {
+        let (mut send, mut peer) = pair();
+        let payload: Vec<u8> = (0..1 << 20).map(|i| (i * 7) as u8).collect();
+        let mut place = vec![1; 16 + payload.len()];
+        let mut requests = Vec::new();
+        let mut sent = 0;
+        // Until one waits.
+        while send.lanes[0].queue.is_empty() {
+            let of = Elsewhere { head_bytes: 16, data: payload.as_ptr() };
+            place.fill(1);
+            // SAFETY: neither changes until all is sent, but the place, which is not read before.
+            requests.push(unsafe { send.write_from(message(&place), of) }.unwrap());
+            sent += 1;
+        }
+        let reader = std::thread::spawn({
+            let payload = payload.clone();
+            move || (0..sent).all(|_| is_led_by(&mut peer, 128, 16, &payload))
+        });
+        for request in requests {
+            while !send.test(request).unwrap() {
+                std::thread::yield_now();
+            }
+        }
+        assert!(reader.join().unwrap());
+    }
+}

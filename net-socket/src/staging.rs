@@ -18,10 +18,10 @@ impl Staging {
         self.start == self.end
     }
 
-    /// The first `N` bytes, if there are as many.
+    /// The first `N` bytes behind `skipped` others, if there are as many.
     #[inline]
-    pub(crate) fn peek<const N: usize>(&self) -> Option<[u8; N]> {
-        self.bytes[self.start..self.end].first_chunk().copied()
+    pub(crate) fn peek<const N: usize>(&self, skipped: usize) -> Option<[u8; N]> {
+        self.bytes[self.start..self.end].get(skipped..)?.first_chunk().copied()
     }
 
     /// Forgets the first `count` bytes.

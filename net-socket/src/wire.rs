@@ -1,4 +1,4 @@
-//! What travels: the handle out of band, a hello and its answer once, then message headers.
+//! What travels: the handle out of band, a hello and its answer once, then message headers, and fillers between messages.
 //!
 //! All numbers are little-endian. Every decoder takes a fixed number of bytes and nothing in them
 //! decides how much is read, allocated or waited for, but the length of a message, which is checked
@@ -16,6 +16,14 @@ pub(crate) const ANSWER_BYTES: usize = 8;
 pub(crate) const ANSWER: [u8; ANSWER_BYTES] = *b"cclsokA1";
 /// Bytes of a [`Header`].
 pub(crate) const HEADER_BYTES: usize = 16;
+/// Bytes without a meaning, which may stand where a header may: what is behind lies better for copying (ADR 0095). They begin with
+/// their mark and how many follow the first [`HEADER_BYTES`]. This one stands before a long message,
+pub(crate) static FILLER: [u8; FILLER_BYTES] = filler();
+pub(crate) const FILLER_BYTES: usize = 96;
+/// and this one between the header's message and its payload, if that is a message, too.
+pub(crate) static FILLER_BETWEEN: [u8; 80] = filler();
+/// Longest filler, with its mark, that a peer may send.
+const MOST_FILLER_BYTES: usize = 256;
 /// Most sockets of one connection.
 pub(crate) const MAX_LANES: usize = 16;
 
@@ -141,6 +149,25 @@ impl Header {
     }
 }
 
+const fn filler<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut at = 0;
+    while at < FILLER_MAGIC.len() {
+        bytes[at] = FILLER_MAGIC[at];
+        at += 1;
+    }
+    bytes[8] = (N - HEADER_BYTES) as u8;
+    bytes
+}
+
+/// How long a filler is that begins with these bytes, with them; nothing if none does.
+#[inline]
+pub(crate) fn filler_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<usize> {
+    let rest = u64::from_le_bytes(array(&bytes[8..]));
+    let fits = &bytes[..4] == FILLER_MAGIC && rest <= (MOST_FILLER_BYTES - HEADER_BYTES) as u64;
+    fits.then_some(HEADER_BYTES + rest as usize)
+}
+
 /// The share of a message that goes over one socket: offset and length.
 ///
 /// Both ends compute it from the message's length, so shares need no headers. A message of up to
@@ -160,8 +187,9 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
 }
 
 const HANDLE_MAGIC: &[u8; 8] = b"cclsokL1";
-const HELLO_MAGIC: &[u8; 8] = b"cclsokH1";
+const HELLO_MAGIC: &[u8; 8] = b"cclsokH2";
 const HEADER_MAGIC: &[u8; 4] = b"ccM1";
+const FILLER_MAGIC: &[u8; 4] = b"ccF1";
 /// Shares begin on a page, so that no two sockets' copies touch one cache line or page.
 const SHARE_ALIGN_BYTES: usize = 4096;
 
@@ -192,6 +220,15 @@ mod tests {
             prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
             let header = Header { bytes, tag };
             prop_assert_eq!(Header::decode(&header.encode()), Some(header));
+        }
+
+        #[test]
+        fn fillers_are_no_headers_and_have_a_longest_length(rest: u64) {
+            let mut bytes: [u8; HEADER_BYTES] = *FILLER.first_chunk().unwrap();
+            prop_assert_eq!((filler_bytes(&bytes), Header::decode(&bytes)), (Some(FILLER_BYTES), None));
+            bytes[8..].copy_from_slice(&rest.to_le_bytes());
+            prop_assert_eq!(filler_bytes(&bytes).is_some(), rest <= (MOST_FILLER_BYTES - HEADER_BYTES) as u64);
+            prop_assert_eq!(filler_bytes(&Header { bytes: rest, tag: 0 }.encode()), None);
         }
 
         #[test]
