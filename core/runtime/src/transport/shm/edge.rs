@@ -222,17 +222,17 @@ impl MemorySend {
         self.receiver.bell().ring_if_awaited();
     }
 
-    /// Takes what the next message will fill, if it is as long as this one, out of the receiver's cache, which has held
-    /// it since it was read there a round ago: it is there then when it is filled (ADR 0066).
+    /// Takes what a message to come will fill, if it is as long as this one, out of the receiver's cache, which has held
+    /// it since it was read there a round ago: it is there then when it is filled (ADR 0066). In a stream of short messages the next
+    /// one is filled before its line can come over a distance, so it is done for one after it (ADR 0096).
     #[inline(always)]
     fn claim_ahead(&self, marks: u32) {
-        if !self.producer.next_is_free() {
-            return;
-        }
-        let line = self.producer.line();
+        let kind = marks & (IN_LINE | SHORT | LENT);
+        let after = if matches!(kind, IN_LINE | SHORT) { SHORT_AHEAD } else { 0 };
+        let Some(line) = self.producer.free_after(after) else { return };
         claim(self.place.in_line(line).as_ptr());
         let bytes = (marks & BYTES) as usize;
-        match marks & (IN_LINE | SHORT | LENT) {
+        match kind {
             SHORT if bytes > ASKED_FOR_BYTES => claim_all(self.place.short(line).as_ptr(), bytes),
             0 if bytes <= CLAIMED_BYTES => {
                 if let Some(spot) = self.slots.ahead(bytes) {
@@ -596,6 +596,8 @@ const BYTES: u32 = SHARED - 1;
 const NOTHING: isize = -1;
 /// No more is read in one go than a lane moves in a turn (`TURN_BYTES` of `exec::step`): while a rank reads it lends nothing.
 const LONGEST_RUN_BYTES: usize = 256 << 10;
+/// Messages between a short one and the one whose line is claimed.
+const SHORT_AHEAD: usize = 2;
 /// Longest payloads that are asked for before they are there; longer ones take the longer for it.
 const ASKED_FOR_BYTES: usize = 512;
 /// Longest payloads in slots of which the next one's place is claimed: longer ones take as long either way.

@@ -72,10 +72,11 @@ impl Producer {
         }
     }
 
-    /// Whether the line to fill next is known to be free; reads nothing that the consumer writes.
+    /// The line so many after the one to fill next, if it is known to be free; reads nothing that the consumer writes.
     #[inline]
-    pub(super) fn next_is_free(&self) -> bool {
-        self.lines.free(self.released)
+    pub(super) fn free_after(&self, lines: usize) -> Option<usize> {
+        let line = self.lines.at + lines;
+        self.lines.last.get(line).is_some_and(|last| *last <= self.released).then_some(line)
     }
 
     /// Messages below this one have been released.
