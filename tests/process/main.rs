@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod alone;
 mod fork;
 mod idle;
 mod kills;

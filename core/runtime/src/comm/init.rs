@@ -158,7 +158,7 @@ impl Communicator {
         let tuning = if rank.0 == 0 { Tuning::of(config)? } else { None };
         let tuner = if rank.0 == 0 && n > 1 { tuner::choose(config, fabric.network_plugin()) } else { None };
         let votes = control.all_gather([own, Beside::to_bytes(tuner.is_some(), tuning)].concat())?;
-        let all = Networking::of_all(&votes);
+        let all = fabric.settle_networking(&votes);
         let Beside { asks, tuning } = Beside::parse(Networking::beside(&votes[0]))?;
         // What goes through a device's slots is in them: nothing is lent, and nothing is mapped.
         let hosted = !all.device;

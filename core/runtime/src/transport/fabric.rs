@@ -72,7 +72,7 @@ impl Networking {
     }
 
     /// Of all ranks together: what some use, and whether all lend.
-    pub(crate) fn of_all(votes: &[Bytes]) -> Networking {
+    fn of_all(votes: &[Bytes]) -> Networking {
         let says = |vote: &[u8], question: usize| vote.get(question) == Some(&1);
         Networking {
             used: votes.iter().any(|vote| says(vote, 0)),
@@ -315,6 +315,17 @@ impl Fabric {
         let lends = connected.network(settings, me)?.takes_any_memory() && !settings.wraps_edges();
         connected.lends_to_network = lends;
         Ok(Networking { used: true, memory, lends, device: false })
+    }
+
+    /// What all ranks' edges together have to do with a network. Those of this rank send user memory from where it is only if all do:
+    /// who receives it must be able to. Before the first edge, after [`Fabric::start_network`].
+    pub(crate) fn settle_networking(&mut self, votes: &[Bytes]) -> Networking {
+        let all = Networking::of_all(votes);
+        if let (false, Some(connected)) = (all.lends, &mut self.connected) {
+            connected.lends_to_network = false;
+            connected.network.iter_mut().for_each(Network::take_from_slots_only);
+        }
+        all
     }
 
     /// The network that is there to be used.

@@ -158,6 +158,11 @@ impl Network {
         self.emitter = Some(Arc::clone(emitter));
     }
 
+    /// Edges made from here on send no user memory from where it is.
+    pub(crate) fn take_from_slots_only(&mut self) {
+        self.takes_any_memory = false;
+    }
+
     /// Whether edges send user memory from where it is.
     pub(crate) fn takes_any_memory(&self) -> bool {
         self.takes_any_memory
