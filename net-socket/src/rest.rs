@@ -49,8 +49,7 @@ impl Rest {
         let now = now();
         let messages = std::mem::take(&mut self.messages);
         let close = self.last.is_some_and(|last| now.saturating_duration_since(last) < CLOSE);
-        let was_awaited = self.had_rested && messages < 2;
-        if close && !was_awaited {
+        if close {
             self.streak = self.streak.saturating_add(messages);
         } else {
             (self.streak, self.since) = (0, Some(now));
@@ -68,6 +67,11 @@ impl Rest {
     #[inline]
     pub(crate) fn found_nothing(&mut self) {
         if self.streak < STREAK || self.rested {
+            return;
+        }
+        if self.had_rested && self.messages < 2 {
+            // Whoever sent it had waited for this reader.
+            (self.streak, self.since) = (0, self.last);
             return;
         }
         if let (Some(since), Some(last)) = (self.since, self.last) {
@@ -127,7 +131,7 @@ mod tests {
         let (mut rest, mut now) = after_messages(SHORT, 0);
         for read in 0..STREAK {
             let rested = rest.goes_on(|| now + SHORT);
-            assert_eq!(rested, read < 2, "{read}");
+            assert_eq!(rested, read == 0, "{read}");
             now += LONGEST + SHORT;
             rest.goes_on(|| now);
             rest.found(0, || now);
@@ -157,6 +161,7 @@ mod tests {
         let now = now + LONGEST + CLOSE;
         rest.goes_on(|| now);
         rest.found(0, || now);
+        (0..MESSAGES).for_each(|_| rest.begins());
         rest.found_nothing();
         assert!(!rest.goes_on(|| now + SHORT));
     }
