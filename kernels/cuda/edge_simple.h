@@ -4,8 +4,13 @@
 
 #include "move.h"
 
-// Loads that a thread has under way at once; of words that may lie apart, fewer.
-constexpr u32 AT_ONCE = 4;
+// Loads that a thread has under way at once: as many as registers allow, whose code for devices from sm_100 on takes more of them
+// for the rest. Of words that may lie apart, fewer.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr u32 AT_ONCE = 6;
+#else
+constexpr u32 AT_ONCE = 8;
+#endif
 constexpr u32 WORDS_AT_ONCE = 2;
 
 // Words, from byte `first` on, however operands lie.

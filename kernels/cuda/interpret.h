@@ -1,20 +1,20 @@
 // The interpreter of programs: one kernel for every (dtype, operation, protocol), one thread block for every lane of every
 // channel, numbered channel * lanes + lane. All blocks of a launch must be resident at once.
 //
-// A block has workers, whole warps, and one thread more, which makes the next step while they carry out this one. For
-// each step
+// A block has workers, whole warps; a warp that tells the other ends of edges; and one thread more, which makes the next
+// step while they carry out this one. For each step
 //
 //     workers wait for its edges, if they are not known to be ready          a barrier, only then
 //     workers move data; the thread ahead makes the next step                a barrier
-//     one thread for each edge tells the other end
+//     one thread for each edge tells the other end, while workers go on: telling waits until all has been stored
 #pragma once
 
 #include "edge_ll.h"
 #include "edge_ll128.h"
 #include "edge_simple.h"
 
-// Threads of a block at most, with the warp of the thread ahead.
-constexpr u32 MOST_THREADS = 544;
+// Threads of a block at most, with the warp that tells and that of the thread ahead.
+constexpr u32 MOST_THREADS = 512;
 
 // Waits until a counter says `least`; false if the kernels were ended meanwhile.
 CCL_INLINE bool wait_for(const Block* block, const Step* step, const DeviceEdge* edge, const u64* counter, u64 least) {
@@ -35,35 +35,12 @@ CCL_INLINE bool wait_for(const Block* block, const Step* step, const DeviceEdge*
     }
 }
 
-// What a slot holds, as in DeviceEdge::sizes.
-CCL_INLINE u64 size_word(const LaunchArgs& args, const Step* step) {
-    return static_cast<u64>(args.tag) << 32 | static_cast<u32>(step->bytes);
-}
-
 // One thread for each edge: waits until it is ready, and looks at what came.
-template <u32 Protocol>
 CCL_ONCE bool admit(const Block* block, const LaunchArgs& args, Step* step, Site* site) {
     const DeviceEdge* edge = site->edge;
-    if (edge == nullptr) return true;
-    if (!site->ready && !wait_for(block, step, edge, other_counter(edge), needed(edge, site->number))) return false;
-    if (edge->direction == SENDS) return true;
-    if (edge->sizes != 0) {
-        u64 found = ld_relaxed_sys(at<u64>(edge->sizes) + site->slot);
-        if (found != size_word(args, step) && !CCL_PLANT(13)) {
-            fail(block, FAULT_OTHER_MESSAGE, step, edge, size_word(args, step), found);
-            return false;
-        }
-    }
-    if (edge->lent != 0) {
-        u64 lent = ld_relaxed_sys(at<u64>(edge->lent) + site->slot);
-        if ((lent & IS_SHARED) != 0) {
-            if (!CCL_PLANT(21)) site->address = edge->shared + (lent & ~IS_SHARED);
-        } else if (lent != 0) {
-            site->address = (lent & IS_IN_WINDOW) != 0 ? window_place(block, edge->peer, lent) : lent;
-            site->unit = unit_of(site->address);
-        }
-    }
-    return true;
+    if (edge == nullptr || site->ready) return true;
+    if (!wait_for(block, step, edge, other_counter(edge), needed(edge, site->number))) return false;
+    return edge->direction == SENDS || look_at(block, args, step, site);
 }
 
 // The shared slots of this channel, through multicast memory.
@@ -101,17 +78,18 @@ CCL_ONCE void tell(const Block* block, const LaunchArgs& args, const Step* step,
     }
 }
 
-// The site that thread `index` waits for and tells; null if it has none.
+// The site that worker `index` waits for, and that thread `index` of those that tell tells of; null if it has none.
 CCL_INLINE Site* site_of(Step* step, u32 index) {
     if (index < FIRST_OUTPUT) return index < step->inputs ? &step->sites[index] : nullptr;
     return index < FIRST_OUTPUT + step->outputs ? &step->sites[index] : nullptr;
 }
 
-// Tells of the site that is this thread's; a planted bug has some told before data is moved.
+// Tells of the site that is this thread's, if it is one of those behind the workers that tell; a planted bug has some told
+// before data is moved.
 template <u32 Protocol>
 CCL_INLINE void tell_own(const Block* block, const LaunchArgs& args, Step* step, Worker worker, bool before) {
-    if (worker.index >= worker.all) return;
-    Site* site = site_of(step, worker.index);
+    if (worker.index < worker.all) return;
+    Site* site = site_of(step, worker.index - worker.all);
     if (site == nullptr || site->edge == nullptr) return;
     bool early = CCL_PLANT(site->edge->direction == RECEIVES ? 2 : 3);
     if (early == before) tell<Protocol>(block, args, step, site);
@@ -151,13 +129,12 @@ CCL_ONCE bool await_readers(Block* block, const Step* step) {
 }
 
 // Before a step's data is moved; false if the block gives up.
-template <u32 Protocol>
 CCL_ONCE bool enter_step(const Block* block, const LaunchArgs& args, Step* step, Worker worker) {
     bool stays = true;
     if (step->action == ACTION_BARRIER) {
         if (worker.index == 0) stays = meet(block, step);
     } else if (Site* site = site_of(step, worker.index)) {
-        stays = admit<Protocol>(block, args, step, site);
+        stays = admit(block, args, step, site);
     }
     return stays;
 }
@@ -243,17 +220,18 @@ template <class D, class Op, u32 Protocol>
 CCL_ONCE void interpret(const LaunchArgs& args) {
     if (is_served(args)) return;
     CCL_SHARED(Block, block);
-    Worker worker = {ccl_thread(), (ccl_threads() - 1) / CCL_WARP * CCL_WARP};
+    Worker worker = {ccl_thread(), (ccl_threads() - 1) / CCL_WARP * CCL_WARP - CCL_WARP};
     bool works = worker.index < worker.all;
+    bool is_ahead = worker.index == worker.all + CCL_WARP;
     begin(block, args);
     u32 now = 0;
     while (block->steps[now].action != ACTION_DONE && block->steps[now].action != ACTION_FAULT) {
         Step* step = &block->steps[now];
         u32 next = now == 2 || (now == 1 && CCL_PLANT(15)) ? 0 : now + 1;
         bool stays = true;
-        if (worker.index == worker.all) look_ahead<D, Op, Protocol>(block, args, step, &block->steps[next]);
+        if (is_ahead) look_ahead<D, Op, Protocol>(block, args, step, &block->steps[next]);
         if (step->gated || step->action == ACTION_BARRIER) {
-            if (works) stays = enter_step<Protocol>(block, args, step, worker);
+            if (works) stays = enter_step(block, args, step, worker);
             if (!CCL_PLANT(6) && ccl_sync_or(!stays)) return;
         }
         if (CCL_PLANT(2) || CCL_PLANT(3)) tell_own<Protocol>(block, args, step, worker, true);

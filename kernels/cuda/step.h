@@ -35,7 +35,7 @@ struct Site {
     u32 place;
     // Bytes that may be read or written at once wherever they are a multiple of that from the start: up to 16.
     u32 unit;
-    // Whether the edge is known to hold the message, or to have room for it.
+    // Whether the edge is known to have room for the message, or to hold it, and what came was looked at.
     bool ready;
     // Of an output: the payload is lent, at `address`; nothing is stored.
     bool lent;
@@ -231,9 +231,44 @@ CCL_INLINE const u64* other_counter(const DeviceEdge* edge) {
     return at<u64>(edge->direction == RECEIVES ? edge->tail : edge->head);
 }
 
-// False if there is no such edge, or the message does not fit it.
+// Where the window in a slot begins on this rank's way to a rank's memory; its own is one of them.
+CCL_INLINE u64 window_start(const Block* block, u32 rank, u32 slot) {
+    return ld_relaxed_sys(at<u64>(block->comm.windows) + slot * block->comm.n + rank);
+}
+
+// Where a payload in a peer's window lies for this rank.
+CCL_INLINE u64 window_place(const Block* block, u32 peer, u64 word) {
+    u32 slot = static_cast<u32>(word >> WINDOW_SLOT_AT) % WINDOW_SLOTS;
+    u64 offset = word & ((1ull << WINDOW_SLOT_AT) - 1);
+    return window_start(block, CCL_PLANT(23) ? block->comm.rank : peer, slot) + offset;
+}
+
+// What a slot holds, as in DeviceEdge::sizes.
+CCL_INLINE u64 size_word(const LaunchArgs& args, const Step* step) {
+    return static_cast<u64>(args.tag) << 32 | static_cast<u32>(step->bytes);
+}
+
+// Looks at a message that is there: whether it is the one that is wanted, and where its payload is.
+CCL_INLINE bool look_at(const Block* block, const LaunchArgs& args, const Step* step, Site* site) {
+    const DeviceEdge* edge = site->edge;
+    u64 size = edge->sizes != 0 ? ld_relaxed_sys(at<u64>(edge->sizes) + site->slot) : size_word(args, step);
+    u64 lent = edge->lent != 0 ? ld_relaxed_sys(at<u64>(edge->lent) + site->slot) : 0;
+    if (size != size_word(args, step) && !CCL_PLANT(13)) {
+        fail(block, FAULT_OTHER_MESSAGE, step, edge, size_word(args, step), size);
+        return false;
+    }
+    if ((lent & IS_SHARED) != 0) {
+        if (!CCL_PLANT(21)) site->address = edge->shared + (lent & ~IS_SHARED);
+    } else if (lent != 0) {
+        site->address = (lent & IS_IN_WINDOW) != 0 ? window_place(block, edge->peer, lent) : lent;
+        site->unit = unit_of(site->address);
+    }
+    return true;
+}
+
+// False if there is no such edge, the message does not fit it, or another came.
 template <u32 Protocol>
-CCL_ONCE bool edge_site(Block* block, Site* site, Step* step, u32 direction, u32 peer, u32 tag) {
+CCL_ONCE bool edge_site(Block* block, const LaunchArgs& args, Site* site, Step* step, u32 direction, u32 peer, u32 tag) {
     const DeviceComm* comm = &block->comm;
     u32 number = NO_EDGE;
     if (peer < comm->n && tag < comm->tags && block->channel < comm->channels) {
@@ -265,9 +300,9 @@ CCL_ONCE bool edge_site(Block* block, Site* site, Step* step, u32 direction, u32
         edge->seen = ld_acquire_sys(other_counter(edge));
         site->ready = needed(edge, site->number) <= edge->seen;
     }
-    bool looked_at = direction == RECEIVES && (edge->sizes != 0 || edge->lent != 0);
-    step->gated |= !site->ready || looked_at;
-    return true;
+    step->gated |= !site->ready;
+    // What is there already is looked at while others move data.
+    return !site->ready || direction == SENDS || look_at(block, args, step, site);
 }
 
 template <u32 Protocol>
@@ -289,22 +324,10 @@ CCL_ONCE bool operand_site(Block* block, const LaunchArgs& args, Site* site, Ste
         site->address = block->scratch + static_cast<u64>(value_of(cursor, at->expr)) * block->cell_bytes;
     } else {
         u32 direction = at->space == SPACE_FROM ? RECEIVES : SENDS;
-        return edge_site<Protocol>(block, site, step, direction, rank_at(cursor, value_of(cursor, at->expr)), at->tag);
+        return edge_site<Protocol>(block, args, site, step, direction, rank_at(cursor, value_of(cursor, at->expr)), at->tag);
     }
     site->unit = unit_of(site->address | (site->lies == LIES_ALONG ? 0 : site->stride | step->piece_bytes));
     return true;
-}
-
-// Where the window in a slot begins on this rank's way to a rank's memory; its own is one of them.
-CCL_INLINE u64 window_start(const Block* block, u32 rank, u32 slot) {
-    return ld_relaxed_sys(at<u64>(block->comm.windows) + slot * block->comm.n + rank);
-}
-
-// Where a payload in a peer's window lies for this rank.
-CCL_INLINE u64 window_place(const Block* block, u32 peer, u64 word) {
-    u32 slot = static_cast<u32>(word >> WINDOW_SLOT_AT) % WINDOW_SLOTS;
-    u64 offset = word & ((1ull << WINDOW_SLOT_AT) - 1);
-    return window_start(block, CCL_PLANT(23) ? block->comm.rank : peer, slot) + offset;
 }
 
 // What tells the other end where memory that this rank keeps lies: its address, where that means the same there; else the place

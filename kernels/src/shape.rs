@@ -117,9 +117,10 @@ pub fn grid_blocks(program: &Checked, channels: u16) -> u32 {
     u32::from(channels) * program.lanes.len() as u32
 }
 
-/// Threads of a block that `workers` threads of move data: a multiple of 32, and a warp more that looks ahead.
+/// Threads of a block that `workers` threads of move data: a multiple of 32, a warp more that tells peers, and one that looks
+/// ahead.
 pub const fn block_threads(workers: u32) -> u32 {
-    workers.next_multiple_of(32) + 32
+    workers.next_multiple_of(32) + 64
 }
 
 /// Shared memory of a block.

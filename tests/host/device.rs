@@ -49,8 +49,13 @@ fn on(device: &str, test: &str, more: &[(&'static str, &str)]) -> Option<Config>
         ("CCL_CUDA_THREADS", "64"),
         ("CCL_BUFFSIZE", "16K"),
         ("CCL_SLOTS", "4"),
+        // Programs are interpreted, unless a test asks for kernels of their own.
+        ("CCL_CUDA_ONE_SHOT", "0"),
+        ("CCL_CUDA_TWO_SHOT", "0"),
     ];
-    let config = config(&[more, &usual].concat());
+    // The first of a name counts, also if it is empty.
+    let usual = usual.into_iter().filter(|(name, _)| !more.iter().any(|(other, _)| other == name));
+    let config = config(&more.iter().copied().chain(usual).collect::<Vec<_>>());
     match devices(&config) {
         Ok(_) => Some(config),
         Err(none) => {

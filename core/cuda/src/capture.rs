@@ -83,7 +83,7 @@ impl Stream {
         let mut graph = std::ptr::null_mut();
         // SAFETY: the stream lives; the driver stores one handle, which the value gives back once.
         self.within(|| unsafe { self.context().table().cuStreamEndCapture(self.raw(), &raw mut graph) })?;
-        Ok(Graph::new(self.context().driver(), graph))
+        Ok(Graph::new(self.context(), graph))
     }
 
     /// Whether the stream is captured. Never blocks; allowed in every capture, but not on the legacy stream while a

@@ -3,9 +3,8 @@
 use std::ffi::c_int;
 
 use crate::capture::Node;
-use crate::context::report;
+use crate::context::{Context, report};
 use crate::error::{Error, Result, code};
-use crate::load::Driver;
 use crate::stream::Stream;
 use crate::symbols::Handle;
 use crate::user_object::UserObject;
@@ -13,14 +12,14 @@ use crate::user_object::UserObject;
 /// Captured work. Not to be changed by two threads at once, so it can be sent but not shared.
 #[derive(Debug)]
 pub struct Graph {
-    driver: Driver,
+    context: Context,
     handle: Handle,
 }
 
 /// A graph made ready to run. One launch of it runs after the other.
 #[derive(Debug)]
 pub struct GraphExec {
-    driver: Driver,
+    context: Context,
     handle: Handle,
 }
 
@@ -49,8 +48,9 @@ unsafe impl Send for Graph {}
 unsafe impl Send for GraphExec {}
 
 impl Graph {
-    pub(crate) fn new(driver: &Driver, handle: Handle) -> Self {
-        Self { driver: driver.clone(), handle }
+    /// What was captured on a stream of `context`.
+    pub(crate) fn new(context: &Context, handle: Handle) -> Self {
+        Self { context: context.clone(), handle }
     }
 
     /// Its nodes.
@@ -61,10 +61,10 @@ impl Graph {
     pub fn nodes(&self) -> Result<Vec<Node>> {
         let mut count = 0;
         // SAFETY: the graph lives; without a place for nodes the driver stores their number.
-        unsafe { self.driver.table.cuGraphGetNodes(self.handle, std::ptr::null_mut(), &raw mut count) }?;
+        unsafe { self.context.table().cuGraphGetNodes(self.handle, std::ptr::null_mut(), &raw mut count) }?;
         let mut handles = vec![std::ptr::null_mut(); count];
         // SAFETY: there is a place for each node, and nobody else changes the graph.
-        unsafe { self.driver.table.cuGraphGetNodes(self.handle, handles.as_mut_ptr(), &raw mut count) }?;
+        unsafe { self.context.table().cuGraphGetNodes(self.handle, handles.as_mut_ptr(), &raw mut count) }?;
         handles.truncate(count);
         Ok(handles.into_iter().map(Node).collect())
     }
@@ -75,7 +75,7 @@ impl Graph {
     ///
     /// The driver's; `destroy` is then called before this returns.
     pub fn keep(&mut self, destroy: impl FnOnce() + Send + 'static) -> Result<()> {
-        UserObject::new(&self.driver, destroy)?.give_to(self.handle)
+        UserObject::new(self.context.driver(), destroy)?.give_to(self.handle)
     }
 
     /// Makes the graph ready to run. Takes microseconds for each node.
@@ -86,8 +86,10 @@ impl Graph {
     pub fn instantiate(&self) -> Result<GraphExec> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the graph lives; the driver stores one handle, which the value gives back once.
-        unsafe { self.driver.table.cuGraphInstantiateWithFlags(&raw mut handle, self.handle, 0) }?;
-        Ok(GraphExec { driver: self.driver.clone(), handle })
+        self.context.within(|| unsafe {
+            self.context.table().cuGraphInstantiateWithFlags(&raw mut handle, self.handle, 0)
+        })?;
+        Ok(GraphExec { context: self.context.clone(), handle })
     }
 
     /// Destroys the graph before it is dropped, and says whether that worked. What was instantiated from it stays.
@@ -105,7 +107,7 @@ impl Graph {
             return Ok(());
         }
         // SAFETY: made once, destroyed once.
-        unsafe { self.driver.table.cuGraphDestroy(handle) }
+        self.context.within(|| unsafe { self.context.table().cuGraphDestroy(handle) })
     }
 }
 
@@ -123,7 +125,7 @@ impl GraphExec {
     /// The driver's.
     pub fn upload(&mut self, stream: &Stream) -> Result<()> {
         // SAFETY: both live.
-        stream.within(|| unsafe { self.driver.table.cuGraphUpload(self.handle, stream.raw()) })
+        stream.within(|| unsafe { self.context.table().cuGraphUpload(self.handle, stream.raw()) })
     }
 
     /// Runs the graph when `stream` comes to it. Never blocks. While `stream` is captured the graph becomes part of the
@@ -138,7 +140,7 @@ impl GraphExec {
     /// Everything that the captured work reads and writes must be valid until the run is done.
     pub unsafe fn launch(&mut self, stream: &Stream) -> Result<()> {
         // SAFETY: both live; the rest is the caller's contract.
-        stream.within(|| unsafe { self.driver.table.cuGraphLaunch(self.handle, stream.raw()) })
+        stream.within(|| unsafe { self.context.table().cuGraphLaunch(self.handle, stream.raw()) })
     }
 
     /// Takes over arguments from a graph with the same nodes and edges.
@@ -150,8 +152,9 @@ impl GraphExec {
         let none = std::ptr::null_mut();
         let mut result = UpdateResult { reason: 0, node: none, from: none };
         // SAFETY: both live; the driver stores why not.
-        let updated =
-            unsafe { self.driver.table.cuGraphExecUpdate_v2(self.handle, graph.handle, &raw mut result) };
+        let updated = self.context.within(|| unsafe {
+            self.context.table().cuGraphExecUpdate_v2(self.handle, graph.handle, &raw mut result)
+        });
         match updated {
             Ok(()) => Ok(GraphUpdate::Done),
             Err(error) if error.code() == Some(code::GRAPH_EXEC_UPDATE_FAILURE) => {
@@ -177,7 +180,7 @@ impl GraphExec {
             return Ok(());
         }
         // SAFETY: made once, destroyed once.
-        unsafe { self.driver.table.cuGraphExecDestroy(handle) }
+        self.context.within(|| unsafe { self.context.table().cuGraphExecDestroy(handle) })
     }
 }
 

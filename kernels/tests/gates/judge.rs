@@ -162,9 +162,8 @@ fn number_before(line: &str, unit: &str) -> Option<u32> {
     line.split_once(unit)?.0.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// 544 threads are 17 warps, so one quarter of a multiprocessor has 5, and its 16,384 registers are 102 for each thread:
-/// 96, since they come by eights.
-const MOST_REGISTERS: u32 = 96;
+/// 512 threads are 16 warps, so a quarter of a multiprocessor has 4, and its 16,384 registers are 128 for each thread.
+const MOST_REGISTERS: u32 = 128;
 
 /// How machine code brings a warp together, or looks whether it is: `bar.warp.sync`, by generation. The votes behind a load are
 /// among them, and come too late for it.
@@ -242,7 +241,7 @@ ptxas info    : Function properties for a_leaf
         let faults = [
             (spills.clone(), "spills 16 bytes"),
             (Kernel { stack_bytes: 8, ..good.clone() }, "local memory"),
-            (Kernel { registers: 97, ..good.clone() }, "97 registers"),
+            (Kernel { registers: 129, ..good.clone() }, "129 registers"),
             (Kernel { registers: 0, ..good.clone() }, "does not say"),
             (Kernel { instructions: Vec::new(), ..good.clone() }, "does not have it"),
             (Kernel { instructions: with(&["LDG.E.128", "STG.E.128"]), ..good.clone() }, "LDG.E.128.STRONG"),

@@ -60,6 +60,7 @@ pub(crate) fn graph_nodes(handle: usize, nodes: usize, count: Out<usize>) -> Ans
 }
 
 pub(crate) fn graph_instantiate_with_flags(place: Out<usize>, handle: usize, _flags: u64) -> Answer {
+    state::current()?;
     let exec = Exec::of(&graph(handle)?.lock().unwrap_or_else(PoisonError::into_inner));
     let handle = fresh();
     state::lock(|state| state.execs.insert(handle, Arc::new(Mutex::new(exec))));

@@ -11,6 +11,8 @@ import time
 
 # What a step may come to. Only the first is as it should be.
 PASSED, FAILED, NOT_RUN = "passed", "FAILED", "not run"
+# How much of what a command says is kept of a step that failed.
+MOST_SAID = 8000
 
 
 class Missing(Exception):
@@ -30,6 +32,7 @@ class Suite:
         self.facts, self.warnings = {}, []
         self.left_s = 0.0
         self.stopped = ""
+        self.said = ""
         self.work = tempfile.TemporaryDirectory(prefix="ccl-gpu-")
         self.closers = []
         self.environment = self.usual_environment()
@@ -63,22 +66,25 @@ class Suite:
             return
         left = self.options.budget - (time.monotonic() - self.start)
         begun = time.monotonic()
-        self.left_s = min(limit_s, left)
+        self.left_s = min(limit_s, left, self.options.most or limit_s)
         if left < 1 or self.stopped:
             status, why = NOT_RUN, self.stopped or "the time was used up"
         else:
             print(f"... {name}", flush=True)
+            self.said = ""
             status, why = attempt(work)
         seconds = time.monotonic() - begun
         if is_needed and status != PASSED:
             self.stopped = self.stopped or f"{name}: {status}"
-        self.steps.append({"step": name, "status": status, "seconds": round(seconds, 1), "why": why})
+        # What the last command of a step that failed has said besides.
+        said = {"said": self.said} if status == FAILED and self.said else {}
+        self.steps.append({"step": name, "status": status, "seconds": round(seconds, 1), "why": why, **said})
 
     def call(self, command, limit_s=None, env=None, where=None):
         """The standard output of a command that must succeed; ended with all its children at the limit."""
         limit_s = self.left_s if limit_s is None else min(limit_s, self.left_s)
         begun = time.monotonic()
-        command = [str(word) for word in command]
+        command, out, err = [str(word) for word in command], "", ""
         try:
             process = subprocess.Popen(command, env={**self.environment, **(env or {})}, cwd=where, text=True,
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
@@ -92,6 +98,7 @@ class Suite:
             raise Broken(f"{shown(command)}: ended after {limit_s:.0f} s; {last(err)}") from None
         finally:
             self.left_s -= time.monotonic() - begun
+            self.said = f"{out or ''}\n{err or ''}".strip()[-MOST_SAID:]
         if process.returncode != 0:
             raise Broken(f"{shown(command)}: status {process.returncode}; {last(err) or last(out)}")
         self.complaints = err

@@ -137,6 +137,9 @@ pub(crate) fn settings(more: &[(&'static str, &str)]) -> Config {
         ("CCL_CUDA_THREADS", "64"),
         ("CCL_BUFFSIZE", "16K"),
         ("CCL_SLOTS", "4"),
+        // Programs are interpreted, unless a test asks for kernels of their own.
+        ("CCL_CUDA_ONE_SHOT", "0"),
+        ("CCL_CUDA_TWO_SHOT", "0"),
         ("CCL_TIMEOUT", "20s"),
         ("CCL_INIT_TIMEOUT", "20s"),
     ];

@@ -39,8 +39,8 @@ fn of(n: usize, more: &[(&'static str, &str)]) -> [u16; 3] {
 #[test]
 fn ranks_agree_on_as_many_as_there_is_room_for() {
     alone(module_path!(), "ranks_agree_on_as_many_as_there_is_room_for", &LARGE, |fake| {
-        assert_eq!(of(2, &[APART]), [1, 16, 16]);
-        assert_eq!(of(4, &[APART]), [1, 16, 8], "messages with all others run side by side");
+        assert_eq!(of(2, &[APART]), [1, 32, 16]);
+        assert_eq!(of(4, &[APART]), [1, 32, 8], "messages with all others run side by side");
         // On one device they share its room.
         assert_eq!(of(2, &[]), [1, 16, 8]);
         assert_eq!(of(4, &[]), [1, 8, 2]);
@@ -112,7 +112,7 @@ fn blocks(fake: &Fake, config: &Config, count: usize) -> u64 {
 fn short_calls_have_one_block_and_long_ones_all() {
     alone(module_path!(), "short_calls_have_one_block_and_long_ones_all", &LARGE, |fake| {
         let with = |more: &[(&'static str, &str)]| settings(&[more, &[APART]].concat());
-        assert_eq!([100, 40_000, 300_000].map(|count| blocks(fake, &with(&[]), count)), [2, 8, 32]);
+        assert_eq!([100, 40_000, 300_000].map(|count| blocks(fake, &with(&[]), count)), [2, 8, 64]);
         let two = with(&[("CCL_MAX_NCHANNELS", "2")]);
         assert_eq!([100, 40_000, 300_000].map(|count| blocks(fake, &two, count)), [2, 4, 4]);
     });
@@ -243,13 +243,13 @@ fn slots_of_many_channels_are_bounded() {
         const MIB: u64 = 1 << 20;
         let usual = [APART, ("CCL_BUFFSIZE", "512K"), ("CCL_SLOTS", "8")];
         let long = [APART, ("CCL_BUFFSIZE", "8M"), ("CCL_SLOTS", "8"), ("CCL_CHUNK_BYTES", "1M")];
-        // 16 channels to 2 ranks under 3 tags, of 4 slots of 32 KiB under each protocol; and little else.
+        // 32 channels to 2 ranks under 3 tags, of 4 slots of 128 KiB under simple and of 32 KiB under the others; and little else.
         let taken = memory(2, &usual);
-        assert!((49 * MIB..51 * MIB).contains(&taken), "{taken}");
+        assert!((169 * MIB..172 * MIB).contains(&taken), "{taken}");
         // Slots of 1 MiB leave fewer channels.
-        assert_eq!(of(2, &long), [1, 2, 2]);
+        assert_eq!(of(2, &long), [1, 16, 16]);
         let taken = memory(2, &long);
-        assert!((180 * MIB..256 * MIB).contains(&taken), "{taken}");
+        assert!((400 * MIB..512 * MIB).contains(&taken), "{taken}");
         fake.assert_nothing_is_left("slots");
     });
 }

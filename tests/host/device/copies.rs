@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ccl::{Rank, ReduceOp, Request, Stream, local};
+use ccl::{Rank, Reduce, ReduceOp, Request, Stream, local};
 
 use super::alone::{alone, settings};
 
@@ -56,5 +56,31 @@ fn results_come_back_while_a_later_kernel_waits() {
         })
         .unwrap();
         fake.assert_nothing_is_left("results");
+    });
+}
+
+/// What scales or divides is worked out all the same, and a barrier copies nothing.
+#[test]
+fn the_driver_copies_the_data_of_one_rank_alone() {
+    alone(module_path!(), "the_driver_copies_the_data_of_one_rank_alone", &[], |fake| {
+        let blocks_of = |op: Reduce| {
+            local::run_with(&settings(&[]), 1, |comm| {
+                fake.reset();
+                let send: Vec<f32> = (0..COUNT).map(|at| at as f32).collect();
+                let mut recv = vec![0.0; COUNT];
+                comm.all_reduce(&send, &mut recv, op)?;
+                assert_eq!(recv, send);
+                let mut gathered = vec![0.0; COUNT];
+                comm.all_gather(&send, &mut gathered)?;
+                assert_eq!(gathered, send);
+                comm.all_reduce_in_place(&mut recv, op)?;
+                assert_eq!(recv, send);
+                Ok(fake.calls("blocks"))
+            })
+            .unwrap()[0]
+        };
+        assert_eq!(blocks_of(ReduceOp::Sum.into()), 0);
+        assert!(blocks_of(Reduce::pre_mul_sum(1.0)) > 0 && blocks_of(ReduceOp::Average.into()) > 0);
+        fake.assert_nothing_is_left("one rank");
     });
 }

@@ -108,10 +108,10 @@ fn calls_of_all_lengths_alternate() {
         return;
     };
     local::run_with(&config, 3, |comm| {
-        let lengths = [1, 8192, 8193, 524_288, 524_289];
+        let lengths = [1, 8192, 8193, 65_536, 65_537];
         let all = lengths.map(|count| protocol(&comm, ccl::Collective::AllReduce, count));
         assert_eq!(all, ["ll", "ll", "ll128", "ll128", "simple"].map(Some));
-        for (turn, count) in [3, 9000, 530_000, 5, 100, 10_000, 7].into_iter().enumerate() {
+        for (turn, count) in [3, 9000, 66_000, 5, 100, 10_000, 7].into_iter().enumerate() {
             three(&comm, turn as u32, [count, count / 3, count / 3])?;
         }
         Ok(())

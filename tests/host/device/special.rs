@@ -51,6 +51,22 @@ fn without_the_setting_or_the_algorithm_programs_are_interpreted() {
     }
 }
 
+#[test]
+fn where_nothing_is_said_short_calls_take_it() {
+    let test = "where_nothing_is_said_short_calls_take_it";
+    let unset = ("CCL_CUDA_ONE_SHOT", "");
+    let Some(config) = on("local", test, &[unset]) else { return };
+    // Up to 256 KiB.
+    assert_eq!([1, 1 << 16].map(|count| ways(&config, 3, count)[0]), [Some("special"); 2]);
+    assert_ne!(ways(&config, 3, (1 << 16) + 1)[0], Some("special"));
+    sweep_of(&config, 3, &[1, 1031, 1 << 16], &[Dtype::F32], &[Collective::AllReduce]);
+    // Whoever leaves out its protocol leaves it out, too, and whoever asks for another algorithm.
+    for other in [("CCL_PROTO", "simple"), ("CCL_ALGO", "all_reduce:ring")] {
+        let Some(config) = on("local", test, &[unset, other]) else { return };
+        assert_ne!(ways(&config, 3, 1)[0], Some("special"), "{other:?}");
+    }
+}
+
 /// Its calls follow those on edges, and those on edges its.
 #[test]
 fn kernels_of_both_kinds_take_turns() {

@@ -166,7 +166,6 @@ impl Communicator {
         let roomy = !all.used && fabric.is_roomy_for_all()?;
         let direct = if hosted { direct_reads(&mut fabric, &control, roomy, config)? } else { Direct::Never };
         let device_cut = (!hosted).then(|| device_cut(&fabric, config));
-        let here = opened.is_some();
         let device = match device_cut {
             None => None,
             Some(cut) => {
@@ -219,7 +218,7 @@ impl Communicator {
         };
         let mut plans = Plans::new((rank, n), cut, reach, selection, nodes);
         if !hosted {
-            plans.keep_to_slots(here);
+            plans.keep_to_slots(device.as_ref().map(|device| device.lines()));
         }
         if fabric.one_process() && hosted {
             plans.expect_mapped();

@@ -209,17 +209,17 @@ settings! {
         /// said of `send`. Of several, each call takes what its length asks for.
         proto: Option<Choices> = "", CCL_PROTO [NCCL_PROTO], Must;
         /// The longest all-reduce between devices of a host, in bytes of its vector, that a kernel of its own makes where
-        /// `one_shot` is chosen; 0: programs are interpreted, whatever their length. Its inboxes take four times as much memory
-        /// for every rank.
-        cuda_one_shot: Bytes = "0", CCL_CUDA_ONE_SHOT, Must;
+        /// `one_shot` is chosen, as it then is; 0: programs are interpreted, whatever their length. Its inboxes take four times
+        /// as much memory for every rank. Not set: 256K, among more than 8 ranks less.
+        cuda_one_shot: Option<Bytes> = "", CCL_CUDA_ONE_SHOT, Must;
         /// The shortest all-reduce between devices of a host, in bytes of its vector, that a kernel of its own makes
         /// where `two_shot` is chosen and the buffers of all ranks lie in the same windows; 0: programs are
         /// interpreted, whatever lies in windows.
-        cuda_two_shot: Bytes = "0", CCL_CUDA_TWO_SHOT, Must;
+        cuda_two_shot: Bytes = "64K", CCL_CUDA_TWO_SHOT, Must;
         /// Multicast memory (NVLink SHARP) between devices of a host, by which what all ranks are sent is stored once: 0 does
         /// without, 1 and 2 use it where every rank has a device of its own and all devices can.
         cuda_switch: Between<0, 2> = "2", CCL_CUDA_SWITCH [NCCL_NVLS_ENABLE], Must;
-        /// Threads of each block of a kernel, a multiple of 32; no more than the kernel takes, which is 544 at most.
+        /// Threads of each block of a kernel, a multiple of 32; no more than the kernel takes, which is 512 at most.
         cuda_threads: Between<64, 1024> = "512", CCL_CUDA_THREADS [NCCL_NTHREADS], May;
     }
     Choosing {

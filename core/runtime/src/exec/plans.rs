@@ -19,7 +19,7 @@ use self::cut::GRAIN_BYTES;
 pub(crate) use self::cut::{Cut, Direct, Room};
 pub(super) use self::key::TagSeed;
 use self::key::{Key, signature};
-use super::device::{self, Channels};
+use super::device::{self, Channels, Lines, OneShot};
 use super::lending::{Lendable, Lending, Lent, Sending, may_share, most_read_bytes, read_where_tried};
 use super::mapped;
 use super::reduce::Reduction;
@@ -55,6 +55,8 @@ pub(crate) struct Plans {
     /// Whether a slot may serve several receivers, and whether steps are taped for the host executor.
     shares: bool,
     tapes: bool,
+    /// Which calls follow lines, whose slots are shorter.
+    lines: Option<Lines>,
 }
 
 /// A decision and what it was made for; and, of a call that was checked, what it was like.
@@ -186,12 +188,14 @@ impl Plans {
             mapped: false,
             shares: true,
             tapes: true,
+            lines: None,
         }
     }
 
-    /// Some rank works on a device (this one, if `here`), whose slots lie apart from all others.
-    pub(crate) fn keep_to_slots(&mut self, here: bool) {
-        (self.shares, self.tapes) = (false, !here);
+    /// Some rank works on a device (this one, if there are `lines`), whose slots lie apart from all others.
+    pub(crate) fn keep_to_slots(&mut self, lines: Option<Lines>) {
+        (self.shares, self.tapes) = (false, lines.is_none());
+        self.lines = lines;
     }
 
     /// From now on buffers may be mapped. Called between the same two calls on all ranks.
@@ -318,6 +322,11 @@ impl Plans {
         let advised = self.selection_at(key.level)?.advice_on(key.collective, bytes).copied();
         let message = matches!(key.collective, Collective::Send | Collective::Recv);
         let cut = if message && root == self.rank { self.cut.to_oneself() } else { self.cut };
+        let asked = (key.collective, key.dtype, key.count);
+        let cut = match &self.lines {
+            Some(lines) if lines.serve(asked, self.n) => cut.of_slots(Lines::SLOT_BYTES),
+            _ => cut,
+        };
         let chunk_bytes = cut.chunk_bytes_by(advised);
         let (chunk_count, lending) = self.chunk_count(
             &known,
@@ -578,7 +587,10 @@ pub(crate) fn tuned_selection(
     let user = user::algorithms(config, n)?;
     let allow = config.algo().map_or(Ok(Allow::default()), |choices| allow(choices, &user))?;
     let rates = Rates { multicast, ..tuning.rates(reach).on(n, cores) };
-    let rules = tuning.rules(reach, n);
+    let mut rules = tuning.rules(reach, n);
+    if matches!(reach, Reach::Devices | Reach::Multicast) {
+        rules.extend(OneShot::rule(config, n, &rules));
+    }
     let Channels { collectives: max_channels, messages: max_message_channels } = channels;
     let nodes = Nodes::new(nodes, tuning.rates(near));
     let (advice, max_peers) = (Advice::default(), MOST_PEERS);
@@ -669,7 +681,8 @@ impl Reach {
     /// for their slots than they gain.
     pub(crate) const fn chunk_bytes(self) -> usize {
         match self {
-            Reach::Memory | Reach::MemoryDirect | Reach::Devices | Reach::Multicast => 32 << 10,
+            Reach::Memory | Reach::MemoryDirect => 32 << 10,
+            Reach::Devices | Reach::Multicast => 128 << 10,
             Reach::Loopback | Reach::Network => 256 << 10,
         }
     }

@@ -1,9 +1,10 @@
 //! Calls of communicators that `ccl perf` does not make: many replays, calls that go on from each other, and an abort.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use ccl::{Addresses, Communicator, DeviceBuffer, Rank, ReduceOp, Request, Stream, local};
+use ccl::{Aborter, Addresses, Communicator, DeviceBuffer, Rank, ReduceOp, Request, Stream, local};
 use ccl_cuda::CaptureMode;
 use serde_json::json;
 
@@ -12,10 +13,10 @@ use crate::machine::{Machine, Options, Outcome};
 /// Replays a captured all-reduce very often; memory may not grow, and the last replay must be right.
 pub(crate) fn replay(machine: &Machine, options: &Options) -> Outcome<bool> {
     let (n, replays) = (options.number("ranks", 2)? as u32, options.number("replays", 100_000)?);
-    let count = options.number("count", 1000)? as usize;
+    let (count, pace) = (options.number("count", 1000)? as usize, Pace::of(options)?);
     let (grown_device, grown_host) = (AtomicU64::new(0), AtomicU64::new(0));
     let outcomes = local::try_run_with(&machine.config, n, |comm| {
-        let (grown, time) = replay_on(machine, &comm, count, replays)?;
+        let (grown, time) = replay_on(machine, &comm, (count, replays), pace)?;
         grown_device.fetch_max(grown.device, Ordering::Relaxed);
         grown_host.fetch_max(grown.host, Ordering::Relaxed);
         Ok(time)
@@ -42,10 +43,11 @@ pub(crate) fn replay(machine: &Machine, options: &Options) -> Outcome<bool> {
     Ok(constant)
 }
 
-/// A graph of the call that `put` puts on the stream, which was made once before.
+/// A graph of the call that `put` puts on the stream, which was made once before. It is on the device, and so are those of the other
+/// ranks: bringing one there may wait for kernels, and those of a rank that was faster wait for this one.
 fn captured(
-    queue: &ccl_cuda::Stream,
-    stream: &Stream,
+    comm: &Communicator,
+    (queue, stream): (&ccl_cuda::Stream, &Stream),
     mut put: impl FnMut() -> ccl::Result<()>,
 ) -> ccl::Result<ccl_cuda::GraphExec> {
     put()?;
@@ -54,15 +56,20 @@ fn captured(
     let put = put();
     let graph = queue.end_capture().map_err(failed);
     put?;
-    graph?.instantiate().map_err(failed)
+    let mut exec = graph?.instantiate().map_err(failed)?;
+    exec.upload(queue).map_err(failed)?;
+    stream.synchronize()?;
+    comm.barrier()?;
+    Ok(exec)
 }
 
 fn replay_on(
     machine: &Machine,
     comm: &Communicator,
-    count: usize,
-    replays: u64,
+    (count, replays): (usize, u64),
+    pace: Pace,
 ) -> ccl::Result<(Held, Duration)> {
+    let _watch = Watch::over(comm.aborter(), pace.limit);
     let ordinal = comm.device().ok_or_else(|| failed("a rank works on host memory: set CCL_DEVICE"))?;
     let queue = ccl_cuda::Stream::new(&machine.context, 0).map_err(failed)?;
     // SAFETY: the stream lives until the end of this function, and what leads to it is dropped before.
@@ -75,12 +82,12 @@ fn replay_on(
         // SAFETY: both buffers live, and nobody touches them, until the stream was waited for the last time.
         unsafe { comm.enqueue(request, Addresses::of(&send, &mut recv), &stream) }
     };
-    let mut exec = captured(&queue, &stream, put)?;
+    let mut exec = captured(comm, (&queue, &stream), put)?;
     let mut run = |times: u64| {
         for number in 1..=times {
             // SAFETY: the communicator and both buffers outlive the graph.
             unsafe { exec.launch(&queue) }.map_err(failed)?;
-            if number % 256 == 0 {
+            if number % pace.together == 0 {
                 stream.synchronize()?;
             }
         }
@@ -120,10 +127,12 @@ fn replay_on(
 pub(crate) fn chain(machine: &Machine, options: &Options) -> Outcome<bool> {
     let (n, replays) = (options.number("ranks", 3)? as u32, options.number("replays", 2000)?);
     let count = options.number("count", 1031)? as usize;
+    let pace = Pace::of(options)?;
     if n.is_multiple_of(2) {
         return Err(format!("expected an odd number of ranks, found {n}").into());
     }
-    let outcomes = local::try_run_with(&machine.config, n, |comm| chain_on(machine, &comm, count, replays))?;
+    let outcomes =
+        local::try_run_with(&machine.config, n, |comm| chain_on(machine, &comm, (count, replays), pace))?;
     let (mut wrong, mut is_whole) = (0, true);
     for outcome in outcomes {
         match outcome {
@@ -146,7 +155,13 @@ pub(crate) fn chain(machine: &Machine, options: &Options) -> Outcome<bool> {
 }
 
 /// The wrong elements of one rank.
-fn chain_on(machine: &Machine, comm: &Communicator, count: usize, replays: u64) -> ccl::Result<usize> {
+fn chain_on(
+    machine: &Machine,
+    comm: &Communicator,
+    (count, replays): (usize, u64),
+    pace: Pace,
+) -> ccl::Result<usize> {
+    let _watch = Watch::over(comm.aborter(), pace.limit);
     let ordinal = comm.device().ok_or_else(|| failed("a rank works on host memory: set CCL_DEVICE"))?;
     let queue = ccl_cuda::Stream::new(&machine.context, 0).map_err(failed)?;
     // SAFETY: the stream lives until the end of this function, and what leads to it is dropped before.
@@ -159,11 +174,11 @@ fn chain_on(machine: &Machine, comm: &Communicator, count: usize, replays: u64) 
         // SAFETY: the buffer lives, and nobody touches it, until the stream was waited for the last time.
         unsafe { comm.enqueue(request, Addresses::in_place(&mut buffer), &stream) }
     };
-    let mut exec = captured(&queue, &stream, put)?;
+    let mut exec = captured(comm, (&queue, &stream), put)?;
     for number in 1..=replays {
         // SAFETY: the communicator and the buffer outlive the graph.
         unsafe { exec.launch(&queue) }.map_err(failed)?;
-        if number % 256 == 0 {
+        if number % pace.together == 0 {
             stream.synchronize()?;
         }
     }
@@ -200,6 +215,39 @@ pub(crate) fn abort(machine: &Machine, options: &Options) -> Outcome<bool> {
     let right = text.contains("the suite is about this") && after <= limit;
     println!("{}", json!({ "fact": "abort", "ms": after.as_secs_f64() * 1e3, "error": text, "ok": right }));
     Ok(right)
+}
+
+/// How replays follow each other.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// So many are under way at most.
+    together: u64,
+    /// All of them take no longer.
+    limit: Duration,
+}
+
+impl Pace {
+    fn of(options: &Options) -> Outcome<Pace> {
+        let together = options.number("together", 64)?.max(1);
+        Ok(Pace { together, limit: Duration::from_secs(options.number("limit_s", 20)?) })
+    }
+}
+
+/// Aborts a communicator whose replays, which no deadline watches, take too long: what each rank waited for is then its error.
+struct Watch {
+    _done: Sender<()>,
+}
+
+impl Watch {
+    fn over(aborter: Aborter, limit: Duration) -> Watch {
+        let (_done, done) = channel();
+        std::thread::spawn(move || {
+            if done.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                aborter.abort(&format!("replays took longer than {} s", limit.as_secs()));
+            }
+        });
+        Watch { _done }
+    }
 }
 
 /// Memory in use, of the device and of this process.

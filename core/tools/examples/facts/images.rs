@@ -24,7 +24,10 @@ pub(crate) fn compile(options: &Options) -> Outcome<bool> {
     let work = into.join("work");
     let sources = write_sources(&work.join("sources"))?;
     let texts: String = sources.iter().flat_map(|(name, text)| [name.as_str(), text]).collect();
-    let toolchain = Toolchain::find(|name| std::env::var_os(name), Path::new("target"))?;
+    // The compiler runs elsewhere.
+    let target =
+        std::path::absolute(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))?;
+    let toolchain = Toolchain::find(|name| std::env::var_os(name), &target)?;
     let compiler = Compiler {
         toolchain: &toolchain,
         sources: &std::fs::canonicalize(work.join("sources"))?,

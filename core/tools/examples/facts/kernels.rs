@@ -75,7 +75,7 @@ pub(crate) fn launch(machine: &Machine, options: &Options) -> Outcome<bool> {
 
 /// What every kernel takes.
 pub(crate) fn registers(machine: &Machine, options: &Options) -> Outcome<bool> {
-    let threads = block_threads(options.number("threads", 512)? as u32);
+    let threads = block_of(options)?;
     let mut names = BTreeSet::new();
     for dtype in Dtype::ALL {
         for op in ReduceOp::ALL {
@@ -116,6 +116,11 @@ pub(crate) fn decode(machine: &Machine, options: &Options) -> Outcome<bool> {
             "few_us": few_us, "many_us": many_us, "few_steps": OUTER, "many_steps": OUTER * 60 })
     );
     Ok(true)
+}
+
+/// Threads of a block, as calls have them where `threads` says what CCL_CUDA_THREADS does.
+fn block_of(options: &Options) -> Outcome<u32> {
+    Ok(block_threads((options.number("threads", 512)? as u32).max(96) - 64))
 }
 
 /// The time of a launch that copies 16 bytes `OUTER` × `inner` times.
@@ -159,7 +164,7 @@ fn steps(machine: &Machine, options: &Options, inner: u32) -> Outcome<Duration> 
     };
     let kernel = kernel_name(Collective::Broadcast, Dtype::U8, ReduceOp::Sum, Protocol::Simple);
     let kernel = machine.needed(&kernel)?;
-    let threads = block_threads(options.number("threads", 512)? as u32 - 32);
+    let threads = block_of(options)?;
     let launch = Launch { grid: [1; 3], block: [threads, 1, 1], shared_bytes: SHARED_BYTES, attributes: &[] };
     let wanted = Duration::from_millis(options.number("ms", 50)?);
     let one = time(wanted, |count| {

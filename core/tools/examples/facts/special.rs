@@ -173,7 +173,7 @@ impl Team {
         for number in 1..=calls {
             // SAFETY: the kernel takes one `SpecialArgs`; all that it leads to outlives the stream.
             unsafe { launch.run(&self.kernel, stream, &args) }?;
-            if number % 256 == 0 {
+            if number % TOGETHER == 0 {
                 stream.synchronize()?;
             }
         }
@@ -186,6 +186,8 @@ impl Team {
     }
 }
 
+/// Calls that a rank has under way at most: with 256 of them, ranks that are threads of one process have stood still.
+const TOGETHER: u64 = 16;
 /// Where the record of errors is.
 const ERROR_AT: u64 = 64;
 /// Every rank's inbox holds twice as many bytes of every rank, twice.

@@ -58,9 +58,10 @@ pub(crate) fn channels(machine: &Machine, options: &Options) -> Outcome<bool> {
             for bytes in sizes.iter().copied() {
                 let blocks = if kind == Collective::AllGather { u64::from(n) } else { 1 };
                 let count = (bytes / blocks / 4) as usize;
-                let choice = comm.explain(kind, Dtype::F32, count, Rank(0))?.choice;
+                let said = comm.explain(kind, Dtype::F32, count, Rank(0))?;
                 rows.push(json!({ "fact": "channels", "ranks": n, "coll": kind.name(), "bytes": bytes,
-                    "algorithm": choice.algorithm.name(), "channels": choice.channels }));
+                    "algorithm": said.choice.algorithm.name(), "channels": said.choice.channels,
+                    "protocol": said.protocol }));
             }
         }
         let memory = comm.device_memory()?;
@@ -68,7 +69,11 @@ pub(crate) fn channels(machine: &Machine, options: &Options) -> Outcome<bool> {
         Ok((rows, memory))
     })?;
     said[0].0.iter().for_each(|row| println!("{row}"));
-    println!("{}", json!({ "fact": "slots", "ranks": n, "device_memory": said[0].1 }));
+    println!(
+        "{}",
+        json!({ "fact": "slots", "ranks": n, "device_memory": said[0].1,
+            "two_shot_from": machine.config.cuda_two_shot() })
+    );
     Ok(said.iter().all(|one| one.0 == said[0].0))
 }
 

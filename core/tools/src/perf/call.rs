@@ -241,5 +241,5 @@ pub(crate) fn reduce(point: &Point) -> Reduce {
 }
 
 /// Calls that a stream may hold: a driver takes about a thousand launches before it blocks, and whoever blocks there
-/// drives nothing.
-const STREAM_DEPTH: u64 = 256;
+/// drives nothing; and ranks that are threads of one process share what it has.
+const STREAM_DEPTH: u64 = 64;

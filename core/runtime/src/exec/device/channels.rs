@@ -54,14 +54,15 @@ impl DeviceCut {
         chunk_bytes: usize,
         channels: Option<u16>,
     ) -> DeviceCut {
-        let near_bytes = slot_bytes.min(chunk_bytes.max(LEAST_SLOT_BYTES).next_multiple_of(64));
+        let near_bytes = chunk_bytes.max(LEAST_SLOT_BYTES).next_multiple_of(64);
         DeviceCut { slots, slot_bytes, near_bytes, needs_all_slots, channels }
     }
 
-    /// Slots between devices: half as many, unless a program of some rank's needs all, and no longer ones than chunks are. Many
-    /// channels have some, and a block needs no more under way.
+    /// Slots between devices: half as many of twice the length, unless a program of some rank's needs all, and no longer ones
+    /// than chunks are. Each costs a block of threads 2 to 4 µs beside what it holds.
     pub(super) fn near(&self, some_need_all: bool) -> (usize, usize) {
-        (if some_need_all { self.slots } else { (self.slots / 2).max(2) }, self.near_bytes)
+        let slots = if some_need_all { self.slots } else { (self.slots / 2).max(2) };
+        (slots, (self.slots * self.slot_bytes / slots / 64 * 64).min(self.near_bytes))
     }
 }
 
@@ -71,11 +72,11 @@ fn power(most: u32) -> u16 {
 }
 
 /// Blocks of 20 GB/s fill a link of 333 GB/s. NCCL takes 16 to 32 on such links.
-const MOST_CHANNELS: u32 = 16;
+const MOST_CHANNELS: u32 = 32;
 /// A channel may have two blocks, where programs have two lanes, and as many again are for messages and the caller's kernels.
 const ROOM_FOR: u32 = 4;
 /// For slots of all ranks that share a device, unless one channel takes more.
-pub(super) const MOST_BYTES: usize = 256 << 20;
+pub(super) const MOST_BYTES: usize = 512 << 20;
 /// What a chunk is where nobody says.
 const LEAST_SLOT_BYTES: usize = 32 << 10;
 /// Multiprocessors of an H100.
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     /// 8 ranks' slots of a channel under all protocols, as settings make them where nothing is set.
-    const EACH: usize = 3 * 8 * (528 << 10);
+    const EACH: usize = 3 * 8 * (905 << 10);
 
     #[test]
     fn channels_are_those_that_fit() {
@@ -94,6 +95,7 @@ mod tests {
             // A device for each: H100, A100, L4, and one that holds less than four blocks.
             (8, 132, EACH, 16, 4),
             (2, 132, EACH, 16, 16),
+            (2, 132, EACH / 4, 32, 16),
             (8, 108, EACH, 16, 2),
             (8, 58, EACH, 8, 1),
             (2, 3, EACH, 1, 1),
@@ -111,16 +113,16 @@ mod tests {
             assert_eq!(found, Channels { collectives, messages }, "{n} ranks, {room}, {each_bytes} bytes");
             assert!(u32::from(messages) * 2 * n <= room.max(2 * n), "messages with all ranks fit");
         }
-        assert_eq!(Channels::assumed(8), Channels { collectives: 16, messages: 4 });
+        assert_eq!(Channels::assumed(8), Channels { collectives: 32, messages: 4 });
     }
 
     #[test]
     fn slots_between_devices_hold_a_chunk() {
         let near = |cut, needs_all, chunk| DeviceCut::new(cut, false, chunk, None).near(needs_all);
         assert_eq!(near((8, 64 << 10), false, 32 << 10), (4, 32 << 10));
-        assert_eq!(near((8, 64 << 10), true, 32 << 10), (8, 32 << 10));
+        assert_eq!(near((8, 64 << 10), true, 128 << 10), (8, 64 << 10));
         assert_eq!(near((8, 64 << 10), false, 48 << 10), (4, 48 << 10));
-        assert_eq!(near((8, 64 << 10), false, 1 << 20), (4, 64 << 10));
+        assert_eq!(near((8, 64 << 10), false, 1 << 20), (4, 128 << 10));
         assert_eq!(near((2, 4096), false, 64), (2, 4096));
     }
 }

@@ -28,7 +28,7 @@ use super::staging::Staging;
 use super::switch::Switch;
 use super::two_shot::{Places, TwoShot};
 use super::windows::Windows;
-use super::{DeviceBuffer, Opened, failed, protocol};
+use super::{DeviceBuffer, Lines, Opened, failed, protocol};
 use crate::error::{Error, Fault, Result};
 use crate::exec::host::{OwnedTables, Poll, Reason, Stop, is_message, stages_input};
 use crate::exec::plans::{Decision, Reach};
@@ -293,9 +293,14 @@ impl DeviceEngine {
         self.peers.channels
     }
 
+    /// Which calls follow lines. The same on all ranks.
+    pub(crate) fn lines(&self) -> Lines {
+        Lines { choices: self.opened.protocols.clone(), ways: self.peers.ways }
+    }
+
     /// Most payload bytes of a message. The same on all ranks.
     pub(crate) fn slot_bytes(&self) -> usize {
-        self.edges.view.slot_bytes
+        self.peers.slot_bytes
     }
 
     /// Ends all kernels when called, from any thread.

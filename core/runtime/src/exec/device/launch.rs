@@ -29,10 +29,7 @@ use crate::transport::Fabric;
 /// All that a call needs on the device.
 pub(crate) struct Prepared {
     work: Work,
-    kernel: Kernel,
     pub(super) protocol: Protocol,
-    blocks: u32,
-    shared_bytes: u32,
     tables: Option<PinnedMemory>,
     /// Whether peers may read what is sent where it lies.
     pub(super) lends: bool,
@@ -40,30 +37,47 @@ pub(crate) struct Prepared {
     pub(super) windows: u32,
     /// Where the input is copied first, and how much of it.
     aside: Option<(u64, usize)>,
-    /// A kernel that goes before, and may leave nothing to do.
-    before: Option<Before>,
-}
-
-/// See [`TwoShot`](super::two_shot::TwoShot).
-struct Before {
-    kernel: Kernel,
-    blocks: u32,
+    /// A kernel that goes before, and may leave nothing to do: see [`TwoShot`](super::two_shot::TwoShot).
+    before: Option<Grid>,
 }
 
 impl Prepared {
+    fn of(work: Work, protocol: Protocol) -> Prepared {
+        Prepared { work, protocol, tables: None, lends: false, windows: 0, aside: None, before: None }
+    }
+
     /// Whether a kernel goes before that makes the call if its buffers lie in windows.
     pub(super) fn is_preceded(&self) -> bool {
         self.before.is_some()
     }
 }
 
-/// What a kernel does.
-#[derive(Clone, Copy)]
+/// What is launched.
 enum Work {
-    /// Interprets the plan at this address.
-    Interpret(u64),
+    /// A kernel that interprets the plan at this address.
+    Interpret(u64, Grid),
     /// See [`OneShot`](super::special::OneShot).
-    OneShot,
+    OneShot(Grid),
+    /// The driver's copy of so many bytes: one rank alone has its own data for a result.
+    Copy(usize),
+}
+
+/// A kernel, and how many blocks of it with how much shared memory.
+struct Grid {
+    kernel: Kernel,
+    blocks: u32,
+    shared_bytes: u32,
+}
+
+impl Grid {
+    fn launch(&self) -> Launch<'static> {
+        Launch {
+            grid: [self.blocks, 1, 1],
+            block: [self.kernel.threads, 1, 1],
+            shared_bytes: self.shared_bytes,
+            attributes: &[],
+        }
+    }
 }
 
 impl DeviceEngine {
@@ -77,6 +91,9 @@ impl DeviceEngine {
         self.captured.take_back().into_iter().for_each(|tables| self.staging.keep_tables(Some(tables)));
         self.windows.leases.sweep();
         let asked = (bound.collective, bound.dtype, bound.count);
+        if let Some(bytes) = copied_alone(bound, self.n) {
+            return Ok(Prepared::of(Work::Copy(bytes), Protocol::Simple));
+        }
         if let Some(one_shot) = self.one_shot.as_ref().filter(|own| own.serves(asked, decision.algorithm)) {
             let (blocks, threads) = (one_shot.blocks, one_shot.threads);
             let name = Special::OneShot.kernel_name(bound.dtype, bound.reduce.op());
@@ -105,18 +122,8 @@ impl DeviceEngine {
         };
         let tables = self.staging.tables(call, self.n, &self.opened)?;
         let before = self.before(asked, decision.algorithm, bound)?;
-        Ok(Prepared {
-            work: Work::Interpret(plan),
-            kernel,
-            protocol,
-            blocks,
-            shared_bytes: SHARED_BYTES,
-            tables,
-            lends: false,
-            windows: 0,
-            aside,
-            before,
-        })
+        let work = Work::Interpret(plan, Grid { kernel, blocks, shared_bytes: SHARED_BYTES });
+        Ok(Prepared { tables, aside, before, ..Prepared::of(work, protocol) })
     }
 
     /// What a call needs whose kernel interprets nothing.
@@ -124,18 +131,7 @@ impl DeviceEngine {
         let shared_bytes = Special::OneShot.shared_bytes() as u32;
         let kernel = self.kernels.of(&self.opened, name, (threads, shared_bytes))?;
         kernel.admit(blocks, self.peers.sharing, &self.opened)?;
-        Ok(Prepared {
-            work: Work::OneShot,
-            kernel,
-            protocol: Protocol::Ll,
-            blocks,
-            shared_bytes,
-            tables: None,
-            lends: false,
-            windows: 0,
-            aside: None,
-            before: None,
-        })
+        Ok(Prepared::of(Work::OneShot(Grid { kernel, blocks, shared_bytes }), Protocol::Ll))
     }
 
     /// The kernel that goes before a call's interpreter, if one does.
@@ -144,7 +140,7 @@ impl DeviceEngine {
         asked: (Collective, Dtype, usize),
         algorithm: Algorithm,
         bound: &Bound,
-    ) -> Result<Option<Before>> {
+    ) -> Result<Option<Grid>> {
         let own = self.two_shot.as_ref().filter(|own| own.precedes(asked, algorithm, &self.windows));
         let Some(own) = own else { return Ok(None) };
         let (_, dtype, count) = asked;
@@ -153,7 +149,7 @@ impl DeviceEngine {
         let shared_bytes = Special::TwoShot.shared_bytes() as u32;
         let kernel = self.kernels.of(&self.opened, name, (threads, shared_bytes))?;
         kernel.admit(blocks, self.peers.sharing, &self.opened)?;
-        Ok(Some(Before { kernel, blocks }))
+        Ok(Some(Grid { kernel, blocks, shared_bytes }))
     }
 
     /// Launches a call's kernel; what is recorded behind it, unless it is captured. What it uses is kept for
@@ -182,38 +178,32 @@ impl DeviceEngine {
             unsafe { ccl_cuda::copy(stream, aside, send, bytes) }.map_err(failed)?;
         }
         if let (Some(before), Some(two_shot)) = (&prepared.before, &self.two_shot) {
-            let launch = Launch {
-                grid: [before.blocks, 1, 1],
-                block: [before.kernel.threads, 1, 1],
-                shared_bytes: Special::TwoShot.shared_bytes() as u32,
-                attributes: &[],
-            };
             let args = two_shot.args(call, &used.places, &self.signals);
             // SAFETY: the kernel takes one `SpecialArgs`. What it points to lives as long as this engine; other ranks'
             // windows are mapped until the call is over, which `used` sees to.
-            unsafe { launch.run(&before.kernel.function, stream, &args) }.map_err(failed)?;
+            unsafe { before.launch().run(&before.kernel.function, stream, &args) }.map_err(failed)?;
         }
-        let launch = Launch {
-            grid: [prepared.blocks, 1, 1],
-            block: [prepared.kernel.threads, 1, 1],
-            shared_bytes: prepared.shared_bytes,
-            attributes: &[],
-        };
-        let function = &prepared.kernel.function;
-        let launched = match (prepared.work, &self.one_shot) {
-            (Work::Interpret(plan), _) => {
-                let args = self.args(call, plan, &prepared, used.tables.as_ref());
+        let launched = match (&prepared.work, &self.one_shot) {
+            (Work::Interpret(plan, grid), _) => {
+                let args = self.args(call, *plan, &prepared, used.tables.as_ref());
                 // SAFETY: the interpreter takes one `LaunchArgs`. What it points to lives as long as this engine, which
                 // ends all kernels before it frees anything; user memory is valid until the call is complete by its
                 // contract.
-                unsafe { launch.run(function, stream, &args) }
+                unsafe { grid.launch().run(&grid.kernel.function, stream, &args) }
             }
-            (Work::OneShot, Some(one_shot)) => {
+            (Work::OneShot(grid), Some(one_shot)) => {
                 let args = one_shot.args(call, &self.signals, self.peers.view.inbox_bytes);
                 // SAFETY: the kernel takes one `SpecialArgs`; as above.
-                unsafe { launch.run(function, stream, &args) }
+                unsafe { grid.launch().run(&grid.kernel.function, stream, &args) }
             }
-            (Work::OneShot, None) => return Err(Error::bug("a launch of a kernel that was not made ready")),
+            (Work::Copy(bytes), _) if *bytes == 0 || bound.recv.addr() as u64 == send => Ok(()),
+            (Work::Copy(bytes), _) => {
+                // SAFETY: both buffers have so many bytes by the call's contract, and stay until it is complete.
+                unsafe { ccl_cuda::copy(stream, bound.recv.addr() as u64, send, *bytes) }
+            }
+            (Work::OneShot(_), None) => {
+                return Err(Error::bug("a launch of a kernel that was not made ready"));
+            }
         };
         if launched.is_err() && prepared.is_preceded() && capture.is_none() {
             // The kernel before it uses the caller's buffers, and nothing is recorded behind it to wait for.
@@ -440,3 +430,12 @@ fn place(stream: &Stream) -> StreamPlace {
 
 /// The driver's handle of the per-thread default stream.
 const PER_THREAD: usize = 2;
+
+/// The bytes that a call of one rank alone copies from its input to its output, if that is all it does.
+fn copied_alone(bound: &Bound, n: u32) -> Option<usize> {
+    let is_plain = n == 1 && !is_message(bound) && !bound.collective.uneven();
+    // Also an average of one is worked out: it makes all NaNs the same.
+    let is_finished = bound.collective.reduces() && finish_flags(bound.reduce.op()) != 0;
+    let is_copy = is_plain && !is_finished && bound.collective != Collective::Barrier;
+    is_copy.then(|| bound.count * bound.dtype.size_bytes())
+}

@@ -52,7 +52,9 @@ use self::image::Supply;
 pub(crate) use self::leases::Notice;
 pub use self::lent::Registration;
 pub use self::list::{DeviceInfo, NoDevice, devices};
+pub(crate) use self::protocol::Lines;
 use self::protocol::Ways;
+pub(crate) use self::special::OneShot;
 pub use self::supply::{KernelSupply, kernel_supply};
 pub use self::windows::DeviceWindow;
 pub(crate) use self::windows::{not_of_the_host, register as register_window};
@@ -69,8 +71,8 @@ pub(crate) struct Opened {
     avoids_peers: bool,
     /// Nothing is lent, whatever is registered.
     lends_nothing: bool,
-    /// The longest all-reduce that a kernel of its own makes.
-    one_shot_bytes: usize,
+    /// The longest all-reduce that a kernel of its own makes, if the user says so.
+    one_shot_bytes: Option<usize>,
     /// The shortest all-reduce that a kernel of its own makes between windows; 0: none.
     two_shot_bytes: usize,
     /// Whether multicast memory is used where it can be had.
@@ -119,10 +121,10 @@ impl Opened {
             context: Context::primary(device).map_err(failed)?,
             uuid: device.uuid().map_err(failed)?,
             multiprocessors: limits.multiprocessors,
-            worker_threads: config.cuda_threads().max(64) - 32,
+            worker_threads: config.cuda_threads().max(96) - 64,
             avoids_peers: config.p2p_disable(),
             lends_nothing: config.direct() == Some(0),
-            one_shot_bytes: config.cuda_one_shot() as usize,
+            one_shot_bytes: config.cuda_one_shot().map(|bytes| bytes as usize),
             two_shot_bytes: config.cuda_two_shot() as usize,
             uses_switch: config.cuda_switch() != 0,
             protocols: protocol::allowed(config)?,

@@ -17,6 +17,7 @@ use super::channels::{self, Channels, DeviceCut};
 use super::protocol::{self, Ways};
 use super::queues::Share;
 use super::region::{BlockShape, Region, RegionView};
+use super::special::OneShot;
 use super::two_shot::TwoShot;
 use super::{Opened, failed};
 use crate::error::{Error, Fault, Result};
@@ -42,6 +43,8 @@ pub(super) struct Peers {
     pub(super) view: RegionView,
     /// Most channels of calls.
     pub(super) channels: Channels,
+    /// Most payload of a message, which all edges have room for. The same on all ranks.
+    pub(super) slot_bytes: usize,
 }
 
 /// The way to a rank.
@@ -156,6 +159,7 @@ pub(super) fn agree(
         view,
         // What goes through the host has the fabric's channels.
         channels: if ways.direct { channels } else { Channels::all(cut.channels.unwrap_or(1)) },
+        slot_bytes: if ways.direct { view.slot_bytes } else { view.slot_bytes.min(cut.slot_bytes) },
     }))
 }
 
@@ -238,10 +242,11 @@ fn protocols(opened: Option<&Opened>, infos: &[TransportInfo], seats: &[Option<S
 
 /// How long inboxes are, the same on all ranks: only where all edges may be direct is there any.
 fn inbox(opened: &Opened, infos: &[TransportInfo], seats: &[Option<Seat>]) -> usize {
-    match opened.one_shot_bytes {
+    let n = infos.len() as u32;
+    match OneShot::most_bytes(opened.one_shot_bytes, opened.protocols.as_ref(), n) {
         0 => 0,
         _ if !are_together(infos, seats) => 0,
-        bytes => ccl_kernels::special::inbox_bytes(infos.len() as u32, bytes),
+        bytes => ccl_kernels::special::inbox_bytes(n, bytes),
     }
 }
 

@@ -5,6 +5,8 @@ use ccl_kernels::layout::{DeviceEdge, Direction};
 use ccl_kernels::shape::Protocol;
 use ccl_plan::{Channel, Rank};
 
+use super::protocol::Lines;
+
 /// How long the parts of an edge are. A *block* holds one edge under one protocol: a line for the tail, a line for the head,
 /// the size of each slot's payload, where each lies that was lent, then the slots. What one protocol leaves in slots would look like
 /// flags to another, so each has blocks of its own.
@@ -51,7 +53,7 @@ pub(super) struct Region {
 pub(super) struct RegionView {
     pub(super) address: u64,
     pub(super) slots: usize,
-    /// Payload of a slot, under each protocol.
+    /// Payload of a slot under simple, and at most so much under the others.
     pub(super) slot_bytes: usize,
     pub(super) channels: u16,
     pub(super) tags: u8,
@@ -95,7 +97,11 @@ impl RegionView {
 
     /// The blocks of a protocol.
     pub(super) fn shape(&self, protocol: Protocol) -> BlockShape {
-        BlockShape { protocol, slots: self.slots, slot_bytes: self.slot_bytes }
+        let slot_bytes = match protocol {
+            Protocol::Simple => self.slot_bytes,
+            Protocol::Ll | Protocol::Ll128 => self.slot_bytes.min(Lines::SLOT_BYTES),
+        };
+        BlockShape { protocol, slots: self.slots, slot_bytes }
     }
 
     /// The protocols that there are blocks for.

@@ -3,19 +3,21 @@
 
 use ccl_cuda::{DeviceMemory, Stream};
 use ccl_kernels::layout::bytes_of;
-use ccl_kernels::shape::finish_flags;
+use ccl_kernels::shape::{Protocol, finish_flags};
 use ccl_kernels::special::{Special, SpecialArgs, SpecialPeer};
+use ccl_plan::select::{Choice, Rule};
 use ccl_plan::{Algorithm, Collective, Dtype, Rank};
 
 use super::engine::Call;
 use super::peers::{Link, Peers};
 use super::region::RegionView;
 use super::signals::Signals;
-use super::{Opened, failed};
+use super::{Opened, failed, protocol};
+use crate::config::{Choices, Config};
 use crate::error::Result;
 
 /// What launches of the kernel share, on one rank.
-pub(super) struct OneShot {
+pub(crate) struct OneShot {
     me: Rank,
     n: u32,
     most_bytes: usize,
@@ -28,6 +30,10 @@ pub(super) struct OneShot {
     pub(super) threads: u32,
 }
 
+/// Measured with 2 and 8 ranks on one device: up to here the kernel takes a half to a third of what programs take.
+const USUAL_BYTES: usize = 256 << 10;
+/// What 8 ranks send so.
+const USUAL_SENT_BYTES: usize = 8 * USUAL_BYTES;
 /// More blocks than this do not make a short vector faster.
 const MOST_BLOCKS: usize = 16;
 /// Of a block: what the kernels are compiled for.
@@ -50,11 +56,34 @@ impl OneShot {
         }
         let table = peers_table(n, peers, opened, stream)?;
         let threads = opened.worker_threads.min(MOST_THREADS).next_multiple_of(32);
-        let words = opened.one_shot_bytes.div_ceil(8);
-        let blocks = words.div_ceil(threads as usize).clamp(1, MOST_BLOCKS) as u32;
+        let most_bytes = OneShot::most_bytes(opened.one_shot_bytes, opened.protocols.as_ref(), n);
+        // Two of them take as much room as a block of a channel.
+        let room = 2 * usize::from(peers.channels.collectives);
+        let blocks = most_bytes.div_ceil(8 * threads as usize).clamp(1, MOST_BLOCKS.min(room)) as u32;
         let epochs = opened.memory(blocks as usize * size_of::<u64>())?;
         epochs.fill(0, stream).and_then(|()| stream.synchronize()).map_err(failed)?;
-        Ok(Some(OneShot { me, n, most_bytes: opened.one_shot_bytes, peers: table, epochs, blocks, threads }))
+        Ok(Some(OneShot { me, n, most_bytes, peers: table, epochs, blocks, threads }))
+    }
+
+    /// The longest all-reduce among `n` ranks that the kernel makes where ways are direct, as settings have it: whoever leaves out
+    /// its protocol leaves it out, too. Not set: so long that what a rank sends to all others is no more than what
+    /// it would send in two steps and wait for twice.
+    pub(super) fn most_bytes(said: Option<usize>, protocols: Option<&Choices>, n: u32) -> usize {
+        match said {
+            _ if n < 2 || !protocol::allows(protocols, Collective::AllReduce, Protocol::Ll) => 0,
+            Some(bytes) => bytes,
+            None => (USUAL_SENT_BYTES / n as usize).min(USUAL_BYTES),
+        }
+    }
+
+    /// That it makes the calls it can, above what a cost model says of programs: nothing where the tuning says something itself.
+    pub(crate) fn rule(config: &Config, n: u32, others: &[Rule]) -> Option<Rule> {
+        let collective = Collective::AllReduce;
+        let said = config.cuda_one_shot().map(|bytes| bytes as usize);
+        let up_to = OneShot::most_bytes(said, config.proto(), n) as u64;
+        let choice = Choice { algorithm: Special::OneShot.algorithm(), channels: 1 };
+        let speaks = up_to > 0 && others.iter().all(|rule| rule.collective != collective);
+        speaks.then_some(Rule { collective, up_to, choice })
     }
 
     /// Its device memory, but for inboxes.

@@ -30,6 +30,13 @@ impl Cut {
         Cut { slot_bytes, chunk_bytes, lends_on_the_way: false, ..self }
     }
 
+    /// The same where slots hold no more than this.
+    pub(super) fn of_slots(self, most_bytes: usize) -> Cut {
+        let [slot_bytes, chunk_bytes] =
+            [self.slot_bytes, self.chunk_bytes].map(|bytes| bytes.min(most_bytes));
+        Cut { slot_bytes, chunk_bytes, ..self }
+    }
+
     /// Bytes to cut at: a tuner's wish, as far as slots and cache lines let it be had.
     pub(super) fn chunk_bytes_by(&self, advised: Option<Advised>) -> usize {
         let wish = advised.map_or(0, |advised| advised.chunk_bytes);
