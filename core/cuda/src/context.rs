@@ -129,6 +129,22 @@ impl Context {
         Ok(done)
     }
 
+    /// Makes this context current on the calling thread, for several calls. What was current before is again when the guard is
+    /// dropped; guards go in the reverse order.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn enter(&self) -> Result<Current> {
+        let _here = std::marker::PhantomData;
+        if current(self.table())? == self.inner.handle {
+            return Ok(Current { pushed: None, _here });
+        }
+        // SAFETY: the context lives; the guard pops it.
+        unsafe { self.table().cuCtxPushCurrent_v2(self.inner.handle) }?;
+        Ok(Current { pushed: Some(self.clone()), _here })
+    }
+
     /// Waits for everything that was started in the context. Blocks; never call it while a kernel of this process waits
     /// for another that is not yet launched.
     ///
@@ -214,6 +230,23 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         report(self.release());
+    }
+}
+
+/// A context is current on the calling thread, so that calls do not make it so one by one; until dropped, on the same thread.
+#[derive(Debug)]
+pub struct Current {
+    /// Nothing if it was current before.
+    pushed: Option<Context>,
+    /// What is current is the thread's affair.
+    _here: std::marker::PhantomData<*const ()>,
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        if let Some(context) = &self.pushed {
+            report(pop(context.table()));
+        }
     }
 }
 

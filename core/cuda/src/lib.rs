@@ -58,7 +58,7 @@ mod symbols;
 mod user_object;
 
 pub use capture::{CaptureInfo, CaptureMode, CaptureStatus, Node, RelaxedCapture};
-pub use context::{Context, MemoryInfo};
+pub use context::{Context, Current, MemoryInfo};
 pub use device::{Device, DeviceAbilities, DeviceLimits, DeviceLink};
 pub use error::{Error, Failure, Fault, Result, code};
 pub use event::{Event, EventKind, SharedEvent};

@@ -233,6 +233,9 @@ symbols! {
     0 cuGraphRetainUserObject(graph: Handle, object: Handle, references: c_uint, flags: c_uint);
 }
 
+/// What the driver calls work that is not done.
+const NOT_READY: &str = "CUDA_ERROR_NOT_READY";
+
 impl Table {
     /// The version of the driver behind the table.
     pub(crate) fn version(&self) -> u32 {
@@ -243,6 +246,15 @@ impl Table {
     fn check(&self, call: &'static str, code: c_int) -> Result<(), Error> {
         if code == 0 {
             return Ok(());
+        }
+        if code == crate::error::code::NOT_READY {
+            // No failure, and asked for often.
+            return Err(Error::Failed(Failure {
+                call,
+                code,
+                name: NOT_READY.to_owned(),
+                text: String::new(),
+            }));
         }
         let name =
             self.words(self.cuGetErrorName, code).unwrap_or_else(|| "a code unknown to this driver".into());

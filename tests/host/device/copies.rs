@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ccl::{Rank, Reduce, ReduceOp, Request, Stream, local};
+use ccl::{Addresses, DeviceBuffer, Rank, Reduce, ReduceOp, Request, Stream, local};
 
 use super::alone::{alone, settings};
 
@@ -82,5 +82,81 @@ fn the_driver_copies_the_data_of_one_rank_alone() {
         assert_eq!(blocks_of(ReduceOp::Sum.into()), 0);
         assert!(blocks_of(Reduce::pre_mul_sum(1.0)) > 0 && blocks_of(ReduceOp::Average.into()) > 0);
         fake.assert_nothing_is_left("one rank");
+    });
+}
+
+/// What a call on a stream asks of the driver while others are under way, which take the driver's locks, too.
+#[test]
+fn a_call_on_a_stream_asks_little_of_the_driver() {
+    alone(module_path!(), "a_call_on_a_stream_asks_little_of_the_driver", &[], |fake| {
+        const CALLS: u64 = 100;
+        let config = settings(&[("CCL_PROGRESS_THREAD", "0")]);
+        let asked = local::run_with(&config, 1, |comm| {
+            let ordinal = comm.device().unwrap();
+            let mut values = DeviceBuffer::new(&config, ordinal, 4 * COUNT)?;
+            let mut sums = DeviceBuffer::new(&config, ordinal, 4 * COUNT)?;
+            values.write(&vec![1.0_f32; COUNT])?;
+            let stream = Stream::on_device(&config, ordinal)?;
+            let mut many = |calls| {
+                (0..calls).try_for_each(|_| {
+                    let request =
+                        Request { count: COUNT, ..Request::all_reduce::<f32>(&[], &mut [], ReduceOp::Sum) };
+                    // SAFETY: both buffers live, and nobody touches them, until the stream was waited for.
+                    unsafe { comm.enqueue(request, Addresses::of(&values, &mut sums), &stream) }
+                })
+            };
+            many(1)?;
+            stream.synchronize()?;
+            fake.reset();
+            many(CALLS)?;
+            let names =
+                ["cuMemcpyAsync", "cuEventQuery", "cuEventRecord", "cuCtxPushCurrent_v2", "cuGetErrorName"];
+            let asked = names.map(|name| fake.calls(name));
+            stream.synchronize()?;
+            Ok(asked)
+        })
+        .unwrap()[0];
+        let [copies, queries, records, pushes, names] = asked;
+        assert_eq!((copies, records, queries, names), (CALLS, CALLS, 0, 0));
+        assert!(pushes <= 3 * CALLS + 10, "{pushes}");
+        fake.assert_nothing_is_left("calls");
+    });
+}
+
+/// Those behind one that has not ended have not either.
+#[test]
+fn of_calls_that_follow_each_other_the_first_is_asked_for() {
+    alone(module_path!(), "of_calls_that_follow_each_other_the_first_is_asked_for", &[], |fake| {
+        let config = settings(&[("CCL_PROGRESS_THREAD", "0")]);
+        let both = std::sync::Barrier::new(2);
+        local::run_with(&config, 2, |comm| {
+            let ordinal = comm.device().unwrap();
+            let mut values = DeviceBuffer::new(&config, ordinal, 400)?;
+            let stream = Stream::on_device(&config, ordinal)?;
+            let mut put = || {
+                let request =
+                    Request { count: 100, ..Request::all_reduce_in_place(&mut [0_u32; 0], ReduceOp::Sum) };
+                // SAFETY: the buffer lives, and nobody touches it, until the stream was waited for.
+                unsafe { comm.enqueue(request, Addresses::in_place(&mut values), &stream) }
+            };
+            put()?;
+            stream.synchronize()?;
+            both.wait();
+            if comm.rank() == Rank(0) {
+                (0..20).try_for_each(|_| put())?;
+                fake.reset();
+                for looks in 1..=3 {
+                    assert!(comm.async_error().is_none());
+                    assert_eq!(fake.calls("cuEventQuery"), looks);
+                }
+            }
+            both.wait();
+            if comm.rank() == Rank(1) {
+                (0..20).try_for_each(|_| put())?;
+            }
+            stream.synchronize()
+        })
+        .unwrap();
+        fake.assert_nothing_is_left("calls behind each other");
     });
 }

@@ -4,6 +4,7 @@ use super::Communicator;
 use super::group::Group;
 use crate::error::Result;
 use crate::exec::device::{Addresses, DeviceBuffer, DeviceWindow, Registered, Registration};
+use crate::exec::engine::Engine;
 use crate::request::Request;
 use crate::stream::{Stream, Turn};
 
@@ -51,8 +52,11 @@ impl Communicator {
     /// The memory must stay valid until the stream has passed the call or the communicator is dropped, and meanwhile
     /// nobody may write what it reads or touch what it writes.
     pub unsafe fn enqueue(&self, mut request: Request<'_>, at: Addresses<'_>, stream: &Stream) -> Result<()> {
-        self.start_at(&mut request, at, (stream, false))?;
-        self.with_engine(|engine| engine.launch_queued())
+        // Both in one turn: between two others would be called to drive what is outstanding.
+        self.at_stream(stream, |engine, turn| {
+            engine.start_at(&mut request, at, (turn, false))?;
+            engine.launch_queued()
+        })
     }
 
     /// Lets later calls with [`Communicator::enqueue`] and [`Communicator::run_at`] lend this buffer: ranks of this
@@ -183,9 +187,17 @@ impl Communicator {
         at: Addresses<'_>,
         (stream, is_grouped): (&Stream, bool),
     ) -> Result<()> {
+        self.at_stream(stream, |engine, turn| engine.start_at(request, at, (turn, is_grouped)))
+    }
+
+    /// Lets the engine do something whose turn is on a stream.
+    fn at_stream(
+        &self,
+        stream: &Stream,
+        start: impl FnOnce(&mut Engine, Turn<'_>) -> Result<()>,
+    ) -> Result<()> {
         let shared = self.share()?;
-        let started =
-            shared.with(|engine| engine.start_at(request, at, (Turn::new(stream, &shared), is_grouped)));
+        let started = shared.with(|engine| start(engine, Turn::new(stream, &shared)));
         if stream.device().is_some() {
             stream.is_used_by(&shared);
         }

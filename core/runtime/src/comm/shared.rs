@@ -213,7 +213,8 @@ impl Driven {
                 let ctrl = |emitter| Ctrl::taken_on(emitter, held.outstanding());
                 self.ctrl = held.emitter().map(ctrl);
             }
-            let (patience, _) = self.waiting.get_or_insert_with(|| (held.patience(), held.bell().clone()));
+            let (patience, _) =
+                self.waiting.get_or_insert_with(|| (held.patience_of_thread(), held.bell().clone()));
             match round(held, patience) {
                 Ok(Round::Moved) => *moved = true,
                 Ok(Round::Stalled) => return true,

@@ -434,6 +434,14 @@ impl Engine {
         Patience::new(&self.wait, self.deadline)
     }
 
+    /// The same for a thread that nobody waits for. Of kernels that need nobody it learns soon enough: asking the driver for them takes
+    /// locks that those need who launch others.
+    pub(crate) fn patience_of_thread(&self) -> Patience {
+        let runs_alone = self.device.as_ref().is_some_and(|device| device.runs_alone());
+        let wait = if runs_alone { self.wait.unhurried() } else { self.wait };
+        Patience::new(&wait, self.deadline)
+    }
+
     /// The first error, if the communicator has failed.
     pub(crate) fn failure(&self) -> Option<Error> {
         let failed = if self.asleep.is_some() { None } else { self.failed.clone() };

@@ -67,6 +67,13 @@ impl WaitSettings {
         WaitSettings { yielding, first_sleep: self.longest_sleep, ..self }
     }
 
+    /// These settings where looking costs others more than a late look costs anybody.
+    #[must_use]
+    pub(crate) fn unhurried(self) -> WaitSettings {
+        let longest_sleep = self.first_sleep;
+        WaitSettings { spin: Duration::ZERO, yielding: Duration::ZERO, longest_sleep, ..self }
+    }
+
     /// Whether spinning would keep a peer from running.
     pub(crate) fn crowded(&self) -> bool {
         self.spin.is_zero()

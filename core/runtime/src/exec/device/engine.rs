@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccl_cuda::{CaptureInfo, DeviceMemory, Event, PinnedMemory, Progress, RelaxedCapture, Stream};
+use ccl_cuda::{CaptureInfo, Current, DeviceMemory, Event, PinnedMemory, Progress, RelaxedCapture, Stream};
 use ccl_kernels::layout::{DeviceComm, DeviceError, DeviceFault, LaneBarrier, NO_INSTRUCTION};
 use ccl_kernels::shape::Protocol;
 use ccl_plan::cost::Multicast;
@@ -43,6 +43,8 @@ pub(crate) struct DeviceEngine {
     pub(super) n: u32,
     // Kernels are ended before the memory below goes: see `Drop`.
     pub(super) queue: VecDeque<Queued>,
+    /// Orders of which a call was found unfinished, while looking for others.
+    unfinished: Vec<Order>,
     pub(super) signals: Arc<Signals>,
     pub(super) own_stream: Arc<Stream>,
     /// For copies from and to the host, which may wait for all that is on their stream: it never carries kernels that wait
@@ -141,6 +143,12 @@ pub(crate) struct Target {
     pub(super) beside: bool,
     /// How long the call's buffers are.
     bytes: (usize, usize),
+}
+
+/// The device's context is current, and captures are left alone; until dropped, on the same thread.
+struct Entered {
+    _relaxed: Option<RelaxedCapture>,
+    _current: Current,
 }
 
 /// Calls of one order run one after the other.
@@ -245,6 +253,7 @@ impl DeviceEngine {
             me,
             n,
             queue: VecDeque::new(),
+            unfinished: Vec::new(),
             signals,
             own_stream,
             copy_stream,
@@ -326,6 +335,12 @@ impl DeviceEngine {
         leave_captures_alone(&self.opened)
     }
 
+    /// The same, with the device's context current for all that follows on this thread.
+    fn enter(&self) -> Result<Entered> {
+        let _relaxed = self.leave_captures_alone();
+        Ok(Entered { _relaxed, _current: self.opened.context.enter().map_err(failed)? })
+    }
+
     /// This rank's device.
     pub(crate) fn ordinal(&self) -> u32 {
         self.opened.context.device().ordinal() as u32
@@ -341,6 +356,12 @@ impl DeviceEngine {
         self.peers.links.iter().any(|link| matches!(link, Link::Proxied(_)))
     }
 
+    /// Whether all calls that are outstanding go on without anybody driving them.
+    pub(crate) fn runs_alone(&self) -> bool {
+        let needs_nobody = |queued: &Queued| queued.gate.is_none() && queued.staged.is_none();
+        !self.is_pumped() && self.queue.iter().all(needs_nobody)
+    }
+
     /// Queues a call on host memory, for when its gate opens. The memory stays valid until the call is complete or
     /// [`DeviceEngine::abort`] has returned.
     ///
@@ -354,7 +375,7 @@ impl DeviceEngine {
         is_grouped: bool,
         fabric: &mut Fabric,
     ) -> Result<()> {
-        let _relaxed = self.leave_captures_alone();
+        let _entered = self.enter()?;
         let copies = self.staging.allot(&staged, &self.opened)?;
         let mut prepared = match self.prepare(&call, is_grouped && is_message(&call.bound), fabric) {
             Ok(prepared) => prepared,
@@ -393,6 +414,7 @@ impl DeviceEngine {
         stream: &Arc<Stream>,
         is_grouped: bool,
     ) -> Result<Target> {
+        let _current = self.opened.context.enter().map_err(failed)?;
         let status = stream.capture_status().map_err(unusable)?;
         let capture = match status.is_capturing() {
             true => Some(stream.capture_info().map_err(unusable)?.ok_or_else(broken_capture)?),
@@ -416,7 +438,7 @@ impl DeviceEngine {
     ///
     /// Of the driver.
     pub(crate) fn enqueue(&mut self, call: Call, target: Target, fabric: &mut Fabric) -> Result<()> {
-        let _relaxed = self.leave_captures_alone();
+        let _entered = self.enter()?;
         let mut prepared = self.prepare(&call, target.beside, fabric)?;
         let leases = self.lend(&mut prepared, &call, &target);
         let used = Used { tables: None, places: self.places(&prepared, &call, &target)?, _leases: leases };
@@ -515,7 +537,7 @@ impl DeviceEngine {
             return Err(self.told(fault, &error));
         }
         if self.is_busy() {
-            let _relaxed = self.leave_captures_alone();
+            let _entered = self.enter()?;
             moved |= self.launch_ready(fabric, false)?;
             moved |= self.finish_done()?;
         }
@@ -592,7 +614,7 @@ impl DeviceEngine {
         if !self.is_busy() {
             return Ok(false);
         }
-        let _relaxed = self.leave_captures_alone();
+        let _entered = self.enter()?;
         self.launch_ready(fabric, is_caller)
     }
 
@@ -701,13 +723,16 @@ impl DeviceEngine {
         }
     }
 
-    /// Takes calls out whose kernels have ended.
+    /// Takes calls out whose kernels have ended. Those behind one of their order that has not are not asked for.
     fn finish_done(&mut self) -> Result<bool, Stop> {
         let mut moved = false;
         let mut index = 0;
+        self.unfinished.clear();
         while index < self.queue.len() {
             let Some(event) = &self.queue[index].event else { return Ok(moved) };
-            if event.query().map_err(failed)? == Progress::NotReady {
+            let order = order(&self.queue[index].call.bound);
+            if self.unfinished.contains(&order) || event.query().map_err(failed)? == Progress::NotReady {
+                self.unfinished.push(order);
                 index += 1;
                 continue;
             }
