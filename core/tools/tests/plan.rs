@@ -205,4 +205,12 @@ fn memory_is_known_before() {
     let alone: Value = serde_json::from_str(&printed("plan memory -n 1 --json")).unwrap();
     assert_eq!((&alone["at_most"]["shared_bytes"], &alone["at_most"]["sockets"]), (&0.into(), &0.into()));
     assert_eq!(output("plan memory -n 2 -l 3", &[]).status.code(), Some(2));
+    assert_eq!(alone["device"], Value::Null);
+    let text = printed("plan memory -n 8 --device 1");
+    assert!(text.contains("slots in its device's memory (B)"), "{text}");
+    let shared: Value = serde_json::from_str(&printed("plan memory -n 8 --device 8 --json")).unwrap();
+    let apart: Value = serde_json::from_str(&printed("plan memory -n 8 --device 1 --json")).unwrap();
+    assert_eq!((&shared["device"]["channels"], &apart["device"]["channels"]), (&2.into(), &16.into()));
+    assert!(apart["device"]["region_bytes"].as_u64() > shared["device"]["region_bytes"].as_u64());
+    assert_eq!(output("plan memory -n 2 --device 3", &[]).status.code(), Some(2));
 }

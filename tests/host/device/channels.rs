@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ccl::memory::DeviceFootprint;
 use ccl::{Collective, Config, Dtype, Rank, ReduceOp, Request, Result, local};
 
 use super::all;
@@ -115,6 +116,42 @@ fn short_calls_have_one_block_and_long_ones_all() {
         assert_eq!([100, 40_000, 300_000].map(|count| blocks(fake, &with(&[]), count)), [2, 8, 64]);
         let two = with(&[("CCL_MAX_NCHANNELS", "2")]);
         assert_eq!([100, 40_000, 300_000].map(|count| blocks(fake, &two, count)), [2, 4, 4]);
+    });
+}
+
+/// Nothing is asked of a device, and what is said is what ranks then take, but for tables.
+#[test]
+fn what_slots_take_is_known_before() {
+    alone(module_path!(), "what_slots_take_is_known_before", &LARGE, |fake| {
+        let own = [
+            ("CCL_CUDA_ONE_SHOT", ""),
+            ("CCL_CUDA_TWO_SHOT", "64K"),
+            ("CCL_BUFFSIZE", "128K"),
+            ("CCL_SLOTS", "8"),
+        ];
+        type Settings<'a> = &'a [(&'static str, &'static str)];
+        let cases: [(u32, u32, Settings<'_>); 8] = [
+            (1, 1, &own),
+            (2, 2, &own),
+            (2, 1, &[&own[..], &[APART]].concat()),
+            (4, 4, &own),
+            (4, 1, &[&own[..], &[APART, ("CCL_CUDA_SWITCH", "0")]].concat()),
+            (3, 3, &[("CCL_PROTO", "simple"), own[1], own[2]]),
+            (3, 3, &[("CCL_MAX_NCHANNELS", "4"), ("CCL_CHUNK_BYTES", "64K")]),
+            (2, 2, &[("CCL_CUDA_ONE_SHOT", "1M"), ("CCL_BUFFSIZE", "1M"), ("CCL_CHUNK_BYTES", "1M")]),
+        ];
+        for (n, sharing, more) in cases {
+            let config = settings(more);
+            let said = DeviceFootprint::before_use(n, (sharing, 132), &config).unwrap();
+            let taken = memory(n, more);
+            assert!(taken >= said.region_bytes, "{n} ranks, {more:?}: {taken} of {said:?}");
+            assert!(taken < said.region_bytes + (1 << 20), "{n} ranks, {more:?}: {taken} of {said:?}");
+            if n > 1 {
+                assert_eq!(of(n as usize, more)[1], said.channels, "{n} ranks, {more:?}");
+            }
+        }
+        assert!(DeviceFootprint::before_use(2, (3, 132), &settings(&[])).is_err());
+        fake.assert_nothing_is_left("footprints");
     });
 }
 

@@ -1,9 +1,10 @@
 //! What a communicator will take, from its settings alone.
 
-use super::init::edge_settings;
+use super::init::{device_cut, edge_settings};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::memory::Footprint;
+use crate::exec::device::region_bytes;
+use crate::memory::{DeviceFootprint, Footprint};
 
 impl Footprint {
     /// What each of `n` ranks takes once it has joined, `locals` of which are on its host, itself among
@@ -37,6 +38,31 @@ impl Footprint {
     /// With the sockets of control and of connections over the socket network.
     pub(super) fn with_sockets(self, control: u64, config: &Config) -> Footprint {
         Footprint { sockets: control + self.connections * u64::from(config.socket_nsocks()), ..self }
+    }
+}
+
+impl DeviceFootprint {
+    /// What each of `n` ranks takes once it has joined, `sharing` of which are on each device, itself among them, of so many
+    /// multiprocessors. Makes nothing, and asks no device.
+    ///
+    /// # Errors
+    ///
+    /// No ranks, or more on a device than there are; a setting of protocols that names none.
+    pub fn before_use(
+        n: u32,
+        (sharing, multiprocessors): (u32, u32),
+        config: &Config,
+    ) -> Result<DeviceFootprint> {
+        if !(1..=n).contains(&sharing) {
+            return Err(Error::usage(
+                format!("expected from 1 to n = {n} ranks on a device, found {sharing}"),
+                "give the number of ranks, and how many of them share each device",
+            ));
+        }
+        let settings = edge_settings(n, config);
+        let cut = device_cut((settings.slots, settings.slot_bytes), config);
+        let (region_bytes, channels) = region_bytes(config, cut, n, (sharing, multiprocessors))?;
+        Ok(DeviceFootprint { region_bytes, channels: channels.collectives })
     }
 }
 

@@ -165,7 +165,7 @@ impl Communicator {
         let cores = fabric.cores_of_one_host()?;
         let roomy = !all.used && fabric.is_roomy_for_all()?;
         let direct = if hosted { direct_reads(&mut fabric, &control, roomy, config)? } else { Direct::Never };
-        let device_cut = (!hosted).then(|| device_cut(&fabric, config));
+        let device_cut = (!hosted).then(|| device_cut(fabric.usual_slots(), config));
         let device = match device_cut {
             None => None,
             Some(cut) => {
@@ -264,11 +264,11 @@ impl Communicator {
 }
 
 /// What ranks know of the edges of devices.
-fn device_cut(fabric: &Fabric, config: &Config) -> DeviceCut {
+pub(super) fn device_cut(usual_slots: (usize, usize), config: &Config) -> DeviceCut {
     let needs_all_slots = !config.algo_file().is_empty();
     let chunk_bytes = config.chunk_bytes().map_or(Reach::Devices.chunk_bytes(), |bytes| bytes as usize);
     let channels = config.max_nchannels().map(|channels| channels as u16);
-    DeviceCut::new(fabric.usual_slots(), needs_all_slots, chunk_bytes, channels)
+    DeviceCut::new(usual_slots, needs_all_slots, chunk_bytes, channels)
 }
 
 /// How the farthest peer is reached, unless all ranks have devices that reach each other.

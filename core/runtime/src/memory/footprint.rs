@@ -30,6 +30,17 @@ pub struct Footprint {
     pub sockets: u64,
 }
 
+/// What a rank that works on a device takes of its memory when it joins others that all do, on devices of one host that reach each
+/// other: slots, inboxes and mail. What grows with calls (programs, scratch, copies of host memory) is not in it, nor a few KiB of
+/// tables; [`Communicator::device_memory`](crate::Communicator::device_memory) counts all. Multicast memory is beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct DeviceFootprint {
+    /// Bytes of device memory.
+    pub region_bytes: u64,
+    /// Channels that calls may use: blocks of threads, with slots of their own.
+    pub channels: u16,
+}
+
 /// Counts private memory and connections where they are made and dropped. Clones count together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger(Arc<Counts>);

@@ -18,7 +18,7 @@ mod window;
 pub(crate) use alloc::Pages;
 pub use alloc::{Memory, mem_alloc};
 pub use exchange::{Exchange, Neighbour, Parcel};
-pub use footprint::Footprint;
+pub use footprint::{DeviceFootprint, Footprint};
 pub(crate) use footprint::{Entry, Ledger};
 pub(crate) use mailbox::{Delivery, MOST_DESCRIPTORS};
 pub use mailbox::{Mailbox, MailboxName};

@@ -52,6 +52,7 @@ use self::image::Supply;
 pub(crate) use self::leases::Notice;
 pub use self::lent::Registration;
 pub use self::list::{DeviceInfo, NoDevice, devices};
+pub(crate) use self::peers::region_bytes;
 pub(crate) use self::protocol::Lines;
 use self::protocol::Ways;
 pub(crate) use self::special::OneShot;

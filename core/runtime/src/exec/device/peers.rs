@@ -20,8 +20,8 @@ use super::region::{BlockShape, Region, RegionView};
 use super::special::OneShot;
 use super::two_shot::TwoShot;
 use super::{Opened, failed};
+use crate::config::Config;
 use crate::error::{Error, Fault, Result};
-use crate::exec::host::EDGE_TAGS;
 use crate::transport::TransportInfo;
 
 /// This rank's region and its way to all ranks' devices.
@@ -217,20 +217,64 @@ fn view(
     seats: &[Option<Seat>],
 ) -> (RegionView, Channels) {
     let are_near = are_together(infos, seats) && !seats.iter().flatten().any(|seat| seat.avoids_peers);
-    let near = cut.near(seats.iter().flatten().any(|seat| seat.needs_all_slots));
-    let (slots, slot_bytes) = if are_near { near } else { (cut.slots, cut.slot_bytes) };
-    let (tags, inbox_bytes, mail_bytes) = (EDGE_TAGS, 0, 0);
-    let view = RegionView { address: 0, slots, slot_bytes, channels: 1, tags, has, inbox_bytes, mail_bytes };
-    let n = infos.len();
-    let room =
-        seats.iter().flatten().map(|seat| seat.multiprocessors / sharing(seat, seats)).min().unwrap_or(0);
-    let most_bytes = channels::MOST_BYTES / most_sharing(seats).max(1) as usize;
+    if are_near {
+        let needs_all = seats.iter().flatten().any(|seat| seat.needs_all_slots);
+        let room = seats.iter().flatten().map(|seat| seat.multiprocessors / sharing(seat, seats)).min();
+        return near_view((cut, needs_all), has, infos.len(), (room.unwrap_or(0), most_sharing(seats)));
+    }
+    let channels = Channels::all(cut.channels.unwrap_or(1));
+    (RegionView::of((cut.slots, cut.slot_bytes), channels.collectives, has), channels)
+}
+
+/// The same of `n` ranks that are near, each with `room` multiprocessors, at least, on devices that at most so many share.
+fn near_view(
+    (cut, needs_all): (DeviceCut, bool),
+    has: [bool; 3],
+    n: usize,
+    (room, most_sharing): (u32, u32),
+) -> (RegionView, Channels) {
+    let near = cut.near(needs_all);
+    let each_bytes = RegionView::of(near, 1, has).bytes(n);
+    let most_bytes = channels::MOST_BYTES / most_sharing.max(1) as usize;
     let channels = match cut.channels {
         Some(channels) => Channels::all(channels),
-        None if are_near => Channels::between(n as u32, room, (view.bytes(n), most_bytes)),
-        None => Channels::all(1),
+        None => Channels::between(n as u32, room, (each_bytes, most_bytes)),
     };
-    (RegionView { channels: channels.collectives, ..view }, channels)
+    (RegionView::of(near, channels.collectives, has), channels)
+}
+
+/// Bytes of each rank's region, and the channels, where `n` ranks have devices of so many multiprocessors on one host, `sharing` of
+/// them each, that reach each other.
+///
+/// # Errors
+///
+/// Settings of protocols that name none.
+pub(crate) fn region_bytes(
+    config: &Config,
+    cut: DeviceCut,
+    n: u32,
+    (sharing, multiprocessors): (u32, u32),
+) -> Result<(u64, Channels)> {
+    let choices = protocol::allowed(config)?;
+    let is_alone = n < 2;
+    let has = Protocol::ALL
+        .map(|one| one == Protocol::Simple || !is_alone && protocol::is_allowed(choices.as_ref(), one));
+    let room = (multiprocessors / sharing.max(1), sharing);
+    let (view, channels) = match is_alone {
+        true => {
+            let channels = Channels::all(cut.channels.unwrap_or(1));
+            (RegionView::of((cut.slots, cut.slot_bytes), channels.collectives, has), channels)
+        }
+        false => near_view((cut, cut.needs_all_slots), has, n as usize, room),
+    };
+    let said = config.cuda_one_shot().map(|bytes| bytes as usize);
+    let inbox = OneShot::most_bytes(said, choices.as_ref(), n);
+    let inbox_bytes = if inbox == 0 { 0 } else { ccl_kernels::special::inbox_bytes(n, inbox) };
+    let mails = !is_alone && config.cuda_two_shot() > 0 && n <= Special::TwoShot.most_ranks();
+    let blocks = TwoShot::most_blocks(sharing);
+    let mail_bytes = if mails { ccl_kernels::special::mail_bytes(n, blocks) } else { 0 };
+    let view = RegionView { inbox_bytes, mail_bytes, ..view };
+    Ok((view.bytes(n as usize).max(BlockShape::LEAST_BYTES) as u64, channels))
 }
 
 /// The protocols that regions have blocks for, the same on all ranks: others than simple only where all edges may be direct.

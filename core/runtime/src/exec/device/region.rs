@@ -6,6 +6,7 @@ use ccl_kernels::shape::Protocol;
 use ccl_plan::{Channel, Rank};
 
 use super::protocol::Lines;
+use crate::exec::host::EDGE_TAGS;
 
 /// How long the parts of an edge are. A *block* holds one edge under one protocol: a line for the tail, a line for the head,
 /// the size of each slot's payload, where each lies that was lent, then the slots. What one protocol leaves in slots would look like
@@ -80,6 +81,12 @@ impl Region {
 }
 
 impl RegionView {
+    /// Of slots, and payload of each, at no address yet, without inbox and mail.
+    pub(super) fn of((slots, slot_bytes): (usize, usize), channels: u16, has: [bool; 3]) -> RegionView {
+        let (address, tags, inbox_bytes, mail_bytes) = (0, EDGE_TAGS, 0, 0);
+        RegionView { address, slots, slot_bytes, channels, tags, has, inbox_bytes, mail_bytes }
+    }
+
     /// Bytes of a region for so many ranks.
     pub(super) fn bytes(&self, ranks: usize) -> usize {
         self.mail(ranks) as usize - self.address as usize + self.mail_bytes
