@@ -20,7 +20,7 @@ use super::region::{BlockShape, Region, RegionView};
 use super::special::OneShot;
 use super::two_shot::TwoShot;
 use super::{Opened, failed};
-use crate::config::Config;
+use crate::config::{Choices, Config};
 use crate::error::{Error, Fault, Result};
 use crate::transport::TransportInfo;
 
@@ -268,11 +268,8 @@ pub(crate) fn region_bytes(
         false => near_view((cut, cut.needs_all_slots), has, n as usize, room),
     };
     let said = config.cuda_one_shot().map(|bytes| bytes as usize);
-    let inbox = OneShot::most_bytes(said, choices.as_ref(), n);
-    let inbox_bytes = if inbox == 0 { 0 } else { ccl_kernels::special::inbox_bytes(n, inbox) };
-    let mails = !is_alone && config.cuda_two_shot() > 0 && n <= Special::TwoShot.most_ranks();
-    let blocks = TwoShot::most_blocks(sharing);
-    let mail_bytes = if mails { ccl_kernels::special::mail_bytes(n, blocks) } else { 0 };
+    let inbox_bytes = inbox_bytes((said, choices.as_ref()), n);
+    let mail_bytes = mail_bytes(config.cuda_two_shot() as usize, n, sharing);
     let view = RegionView { inbox_bytes, mail_bytes, ..view };
     Ok((view.bytes(n as usize).max(BlockShape::LEAST_BYTES) as u64, channels))
 }
@@ -286,10 +283,14 @@ fn protocols(opened: Option<&Opened>, infos: &[TransportInfo], seats: &[Option<S
 
 /// How long inboxes are, the same on all ranks: only where all edges may be direct is there any.
 fn inbox(opened: &Opened, infos: &[TransportInfo], seats: &[Option<Seat>]) -> usize {
-    let n = infos.len() as u32;
-    match OneShot::most_bytes(opened.one_shot_bytes, opened.protocols.as_ref(), n) {
+    let settings = (opened.one_shot_bytes, opened.protocols.as_ref());
+    if are_together(infos, seats) { inbox_bytes(settings, infos.len() as u32) } else { 0 }
+}
+
+/// Of ranks that are together.
+fn inbox_bytes((said, protocols): (Option<usize>, Option<&Choices>), n: u32) -> usize {
+    match OneShot::most_bytes(said, protocols, n) {
         0 => 0,
-        _ if !are_together(infos, seats) => 0,
         bytes => ccl_kernels::special::inbox_bytes(n, bytes),
     }
 }
@@ -297,10 +298,15 @@ fn inbox(opened: &Opened, infos: &[TransportInfo], seats: &[Option<Seat>]) -> us
 /// How long mail is, the same on all ranks: only where all edges may be direct is there any.
 fn mail(opened: &Opened, infos: &[TransportInfo], seats: &[Option<Seat>]) -> usize {
     let n = infos.len() as u32;
-    match opened.two_shot_bytes {
+    if are_together(infos, seats) { mail_bytes(opened.two_shot_bytes, n, most_sharing(seats)) } else { 0 }
+}
+
+/// Of ranks that are together, of which so many share a device.
+fn mail_bytes(two_shot_bytes: usize, n: u32, most_sharing: u32) -> usize {
+    match two_shot_bytes {
         0 => 0,
-        _ if !are_together(infos, seats) || n > Special::TwoShot.most_ranks() => 0,
-        _ => ccl_kernels::special::mail_bytes(n, TwoShot::most_blocks(most_sharing(seats))),
+        _ if n < 2 || n > Special::TwoShot.most_ranks() => 0,
+        _ => ccl_kernels::special::mail_bytes(n, TwoShot::most_blocks(most_sharing)),
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct OneShot {
 
 /// Measured with 2 and 8 ranks on one device: up to here the kernel takes a half to a third of what programs take.
 const USUAL_BYTES: usize = 256 << 10;
-/// What 8 ranks send so.
+/// What each of 8 ranks sends so.
 const USUAL_SENT_BYTES: usize = 8 * USUAL_BYTES;
 /// More blocks than this do not make a short vector faster.
 const MOST_BLOCKS: usize = 16;
@@ -66,8 +66,7 @@ impl OneShot {
     }
 
     /// The longest all-reduce among `n` ranks that the kernel makes where ways are direct, as settings have it: whoever leaves out
-    /// its protocol leaves it out, too. Not set: so long that what a rank sends to all others is no more than what
-    /// it would send in two steps and wait for twice.
+    /// its protocol leaves it out, too. Not set: what was measured, and no more than 2 MiB sent by each rank to all.
     pub(super) fn most_bytes(said: Option<usize>, protocols: Option<&Choices>, n: u32) -> usize {
         match said {
             _ if n < 2 || !protocol::allows(protocols, Collective::AllReduce, Protocol::Ll) => 0,

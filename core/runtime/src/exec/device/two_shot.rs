@@ -40,7 +40,7 @@ pub(super) struct TwoShot {
 /// The windows in which a call's buffers lie: of the send buffer and of the receive buffer. Nothing if one lies in none.
 pub(super) type Places = Option<[Arc<Mapped>; 2]>;
 
-/// Blocks of all ranks that share a device. As many as move a long vector as fast as a device can; not measured on one yet.
+/// Blocks of all ranks that share a device. More of them were not tried in calls.
 const MOST_BLOCKS: u32 = 32;
 /// What a block moves at least.
 const BLOCK_BYTES: usize = 64 << 10;
