@@ -165,11 +165,16 @@ pub(crate) fn sources(folder: &Path) -> std::io::Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// What is compiled of these sources for these dtypes: a special kernel folds, so it has nothing for `bytes`.
+/// What is compiled of these sources for these dtypes: a special kernel folds, so it has nothing for `bytes`; that of groups only
+/// moves.
 pub(crate) fn units(sources: &[(String, String)], dtypes: &[&'static str]) -> Vec<Unit> {
     let sources = sources.iter().map(|(name, _)| name).filter(|name| name.ends_with(".cu"));
     let pairs = sources.flat_map(|source| dtypes.iter().map(move |dtype| (source, *dtype)));
-    let pairs = pairs.filter(|(source, dtype)| *dtype != BYTES || source.as_str() == INTERPRETER);
+    let pairs = pairs.filter(|(source, dtype)| match source.as_str() {
+        INTERPRETER => true,
+        GROUP => *dtype == BYTES,
+        _ => *dtype != BYTES,
+    });
     pairs.map(|(source, dtype)| Unit { source: source.clone(), dtype, op: None }).collect()
 }
 
@@ -195,6 +200,9 @@ fn with(file: &Path, ending: &str) -> PathBuf {
 
 /// The source of the interpreter.
 pub(crate) const INTERPRETER: &str = "interpret.cu";
+
+/// The source of the kernel of groups.
+pub(crate) const GROUP: &str = "group.cu";
 
 /// What stands for a dtype where nothing is folded.
 pub(crate) const BYTES: &str = "bytes";

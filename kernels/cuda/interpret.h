@@ -161,17 +161,17 @@ CCL_ONCE bool prepare(Block* block, const LaunchArgs& args, Step* step) {
     step->instruction = 0;
     bool known = header->magic == PROGRAM_MAGIC && header->version == PROGRAM_VERSION && header->lanes == lanes;
     known = known && block->plan.program_bytes <= PROGRAM_MOST_BYTES && (!Op::FINISHES || sizeof(typename D::Bits) == args.element_bytes);
-    if (!known || lanes == 0 || ccl_blocks() != lanes * args.channels) {
-        fail(block, FAULT_UNREADABLE, step, nullptr, lanes * args.channels, ccl_blocks());
+    if (!known || lanes == 0 || block->blocks != lanes * args.channels) {
+        fail(block, FAULT_UNREADABLE, step, nullptr, lanes * args.channels, block->blocks);
         return false;
     }
-    block->channel = ccl_block() / lanes;
-    block->lane = ccl_block() % lanes;
+    block->channel = block->index / lanes;
+    block->lane = block->index % lanes;
     block->cell_bytes = rounded_up(args.chunk_count * args.element_bytes, 16);
     u64 lane_bytes = block->plan.scratch_cells * block->cell_bytes;
-    block->scratch = block->comm.scratch + ccl_block() * lane_bytes;
-    if (lane_bytes * ccl_blocks() > block->comm.scratch_bytes) {
-        fail(block, FAULT_SCRATCH_TOO_SMALL, step, nullptr, lane_bytes * ccl_blocks(), block->comm.scratch_bytes);
+    block->scratch = block->comm.scratch + block->index * lane_bytes;
+    if (lane_bytes * block->blocks > block->comm.scratch_bytes) {
+        fail(block, FAULT_SCRATCH_TOO_SMALL, step, nullptr, lane_bytes * block->blocks, block->comm.scratch_bytes);
         return false;
     }
     block->lending = 0;
@@ -182,13 +182,21 @@ CCL_ONCE bool prepare(Block* block, const LaunchArgs& args, Step* step) {
     return true;
 }
 
+// Which of the blocks that carry out a call one is, and how many there are.
+struct Part {
+    u32 index;
+    u32 blocks;
+};
+
 // Brings everything to shared memory.
-CCL_ONCE void begin(Block* block, const LaunchArgs& args) {
+CCL_ONCE void begin(Block* block, const LaunchArgs& args, Part part) {
     copy_words(&block->comm, args.comm, sizeof(DeviceComm));
     copy_words(&block->plan, args.plan, sizeof(DevicePlan));
     ccl_sync();
     copy_words(block->program, block->plan.program, static_cast<u32>(least(block->plan.program_bytes, PROGRAM_MOST_BYTES)));
     if (ccl_thread() == 0) {
+        block->index = part.index;
+        block->blocks = part.blocks;
         Step* start = &block->steps[0];
         start->action = ACTION_START;
         start->gated = false;
@@ -215,15 +223,14 @@ CCL_INLINE bool is_served(const LaunchArgs& args) {
     return ld_plain<u64>(reinterpret_cast<const void*>(served)) != 0;
 }
 
-// The kernel's body.
+// Carries out one block's part of a call; false if a thread gave up in a step. A step that could not be made is left as
+// ACTION_FAULT.
 template <class D, class Op, u32 Protocol>
-CCL_ONCE void interpret(const LaunchArgs& args) {
-    if (is_served(args)) return;
-    CCL_SHARED(Block, block);
+CCL_ONCE bool carry_out(Block* block, const LaunchArgs& args, Part part) {
     Worker worker = {ccl_thread(), (ccl_threads() - 1) / CCL_WARP * CCL_WARP - CCL_WARP};
     bool works = worker.index < worker.all;
     bool is_ahead = worker.index == worker.all + CCL_WARP;
-    begin(block, args);
+    begin(block, args, part);
     u32 now = 0;
     while (block->steps[now].action != ACTION_DONE && block->steps[now].action != ACTION_FAULT) {
         Step* step = &block->steps[now];
@@ -232,13 +239,22 @@ CCL_ONCE void interpret(const LaunchArgs& args) {
         if (is_ahead) look_ahead<D, Op, Protocol>(block, args, step, &block->steps[next]);
         if (step->gated || step->action == ACTION_BARRIER) {
             if (works) stays = enter_step(block, args, step, worker);
-            if (!CCL_PLANT(6) && ccl_sync_or(!stays)) return;
+            if (!CCL_PLANT(6) && ccl_sync_or(!stays)) return false;
         }
         if (CCL_PLANT(2) || CCL_PLANT(3)) tell_own<Protocol>(block, args, step, worker, true);
         if (works && step->action == ACTION_MOVE) stays = move_data<D, Op, Protocol>(block, step, worker);
-        if (ccl_sync_or(!stays)) return;
+        if (ccl_sync_or(!stays)) return false;
         if (step->action == ACTION_MOVE) tell_own<Protocol>(block, args, step, worker, false);
         now = next;
     }
     if (worker.index == 0 && block->steps[now].action == ACTION_DONE) await_readers(block, &block->steps[now]);
+    return true;
+}
+
+// The kernel's body.
+template <class D, class Op, u32 Protocol>
+CCL_ONCE void interpret(const LaunchArgs& args) {
+    if (is_served(args)) return;
+    CCL_SHARED(Block, block);
+    carry_out<D, Op, Protocol>(block, args, {ccl_block(), ccl_blocks()});
 }

@@ -28,6 +28,22 @@ constexpr u32 LAUNCH_DIVIDES = 2;
 constexpr u32 LAUNCH_LENDS = 4;
 constexpr u32 LAUNCH_YIELDS = 8;
 
+// A call of a group.
+struct GroupedCall {
+    LaunchArgs call;
+    u32 protocol;
+    u32 blocks;
+    u32 next;
+    u32 reserved;
+};
+
+// What a launch of a group passes by value.
+struct GroupArgs {
+    u64 calls;
+    u32 each;
+    u32 reserved;
+};
+
 // A communicator as one rank's kernels see it.
 struct DeviceComm {
     u32 rank;
@@ -299,6 +315,9 @@ constexpr u32 EXTENT_RECV_BLOCK = 2;
 static_assert(sizeof(LaunchArgs) == 96 && CCL_OFFSET(LaunchArgs, scalar_bits) == 56, "as in layout.rs");
 static_assert(CCL_OFFSET(LaunchArgs, tables) == 64 && CCL_OFFSET(LaunchArgs, root) == 72, "as in layout.rs");
 static_assert(CCL_OFFSET(LaunchArgs, element_bytes) == 84 && CCL_OFFSET(LaunchArgs, flags) == 88, "as in layout.rs");
+static_assert(sizeof(GroupedCall) == 112 && CCL_OFFSET(GroupedCall, protocol) == 96, "as in layout.rs");
+static_assert(CCL_OFFSET(GroupedCall, blocks) == 100 && CCL_OFFSET(GroupedCall, next) == 104, "as in layout.rs");
+static_assert(sizeof(GroupArgs) == 16 && CCL_OFFSET(GroupArgs, each) == 8, "as in layout.rs");
 static_assert(sizeof(DeviceComm) == 128 && CCL_OFFSET(DeviceComm, edges) == 8, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceComm, channels) == 24 && CCL_OFFSET(DeviceComm, abort) == 32, "as in layout.rs");
 static_assert(CCL_OFFSET(DeviceComm, barriers) == 48 && CCL_OFFSET(DeviceComm, served) == 72, "as in layout.rs");

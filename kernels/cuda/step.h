@@ -74,6 +74,9 @@ struct Block {
     Cursor cursor;
     DeviceComm comm;
     DevicePlan plan;
+    // Which of the blocks that carry out the call this is, and how many there are.
+    u32 index;
+    u32 blocks;
     u32 channel;
     u32 lane;
     u64 cell_bytes;
@@ -90,7 +93,7 @@ struct Block {
     u32 shared_instruction;
 };
 
-static_assert(sizeof(Block) <= 8192, "SHARED_BYTES of shape.rs");
+static_assert(sizeof(Block) <= 8064, "SHARED_BYTES of shape.rs, with what group.cu has beside it");
 
 template <class T>
 CCL_INLINE T* at(u64 address) {

@@ -27,16 +27,18 @@ pub(crate) fn stem_of(kernel: &str) -> Option<(&'static str, &str)> {
 }
 
 /// What source files are called.
-const STEMS: [&str; 3] = ["interpret", "one_shot", "two_shot"];
+const STEMS: [&str; 4] = ["interpret", "group", "one_shot", "two_shot"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shape::GROUP_KERNEL;
     use crate::target::Target;
 
     #[test]
     fn kernels_know_their_image() {
         assert_eq!(image_of("ccl_interpret_bytes_copy_simple").as_deref(), Some("interpret.bytes"));
+        assert_eq!(image_of(GROUP_KERNEL).as_deref(), Some("group.bytes"));
         assert_eq!(image_of("ccl_one_shot_bf16_sum").as_deref(), Some("one_shot.bf16"));
         assert_eq!(image_of("ccl_other_f32_sum"), None);
     }

@@ -56,6 +56,35 @@ impl LaunchArgs {
     pub const YIELDS: u32 = 8;
 }
 
+/// A call of a group: calls lie in lists, and each list has blocks of its own, which carry out its calls one after the other. The
+/// first call of list k is number k, from 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct GroupedCall {
+    /// What a launch of its own would pass.
+    pub call: LaunchArgs,
+    /// Its [`Protocol`](crate::shape::Protocol)'s discriminant.
+    pub protocol: u32,
+    /// Blocks that carry it out.
+    pub blocks: u32,
+    /// The number of the next call of its list, counted from 1; 0 if it is the last.
+    pub next: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// What a launch of a group passes by value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct GroupArgs {
+    /// Address of the [`GroupedCall`]s.
+    pub calls: u64,
+    /// Blocks of each list: as many as its longest call has, or more.
+    pub each: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
 /// A communicator as one rank's kernels see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
@@ -346,6 +375,8 @@ macro_rules! records {
 
 records! {
     LaunchArgs: 96, scalar_bits 56, tables 64, root 72, element_bytes 84, flags 88, windows 92;
+    GroupedCall: 112, protocol 96, blocks 100, next 104, reserved 108;
+    GroupArgs: 16, each 8, reserved 12;
     DeviceComm: 128, n 4, edges 8, edge_index 16, channels 24, tags 28, abort 32, error 40, barriers 48, scratch 56, scratch_bytes 64, served 72, window 80, sharing 88, shared_slots 96, shared_stride_bytes 100, windows 104, reserved 112;
     DevicePlan: 56, rank_at 8, place_of 16, program_bytes 24, lanes 28, collective 32, scratch_cells 36, input_shape 40, output_shape 44, shared 48;
     DeviceEdge: 128, lent 32, lends 40, done 48, lending 64, slot_bytes 72, protocol 84, peer 88, direction 100, others 104, shared 112, reserved 120;

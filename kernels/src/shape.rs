@@ -75,6 +75,10 @@ pub fn kernel_name(collective: Collective, dtype: Dtype, op: ReduceOp, protocol:
     format!("ccl_interpret_{}_{}_{protocol}", dtype_name(dtype), fold_name(op))
 }
 
+/// The kernel of several sends and receives in one launch, whatever their protocols: it takes
+/// [`GroupArgs`](crate::layout::GroupArgs).
+pub const GROUP_KERNEL: &str = "ccl_group_bytes_copy";
+
 /// A dtype in the names of kernels.
 pub const fn dtype_name(dtype: Dtype) -> &'static str {
     match dtype {
@@ -112,7 +116,7 @@ pub const fn finish_flags(op: ReduceOp) -> u32 {
     }
 }
 
-/// Thread blocks of a launch, all of which must be resident at once: one for each lane of each channel.
+/// Thread blocks of a call, all of which must be resident at once: one for each lane of each channel.
 pub fn grid_blocks(program: &Checked, channels: u16) -> u32 {
     u32::from(channels) * program.lanes.len() as u32
 }

@@ -27,6 +27,7 @@ impl Unit {
         let is_known = match (stem, &words[..]) {
             ("interpret", ["bytes", "copy", protocol]) => is_protocol(protocol),
             ("interpret", [dtype, op, protocol]) => is_fold(dtype, op) && is_protocol(protocol),
+            ("group", words) => words == ["bytes", "copy"],
             (_, [dtype, op]) => stem != "interpret" && is_fold(dtype, op),
             _ => false,
         };
@@ -89,7 +90,7 @@ mod tests {
     use ccl_plan::Collective;
 
     use super::*;
-    use crate::shape::kernel_name;
+    use crate::shape::{GROUP_KERNEL, kernel_name};
     use crate::special::Special;
 
     fn all() -> Vec<String> {
@@ -101,7 +102,7 @@ mod tests {
             .map(|protocol| kernel_name(Collective::Broadcast, Dtype::F32, ReduceOp::Sum, protocol));
         let special =
             folds.flat_map(|(dtype, op)| Special::ALL.map(|special| special.kernel_name(dtype, op)));
-        folded.chain(moved).chain(special).collect()
+        folded.chain(moved).chain(special).chain([GROUP_KERNEL.to_owned()]).collect()
     }
 
     #[test]
@@ -132,6 +133,8 @@ mod tests {
             "ccl_interpret_f32_sum_-O0",
             "ccl_one_shot_bytes_copy",
             "ccl_one_shot_f32_sum_ll",
+            "ccl_group_f32_sum",
+            "ccl_group_bytes_copy_ll",
             "ccl_other_f32_sum",
         ] {
             assert_eq!(Unit::of(name), None, "{name}");

@@ -21,6 +21,7 @@ mod special;
 mod streams;
 mod suspended;
 mod switch;
+mod together;
 mod two_shot;
 mod windows;
 

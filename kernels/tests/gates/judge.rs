@@ -30,6 +30,16 @@ impl Kernel {
         self.instructions.iter().filter(is).count()
     }
 
+    /// Whether it is the interpreter for this protocol; that of groups is for all.
+    fn follows(&self, protocol: &str) -> bool {
+        self.name.ends_with(&format!("_{protocol}")) || self.name.starts_with(GROUP)
+    }
+
+    /// Accesses of 16 bytes whose halves carry a flag each: those of ll, which only the kernel of groups has beside others.
+    fn lines_that_may_tear(&self) -> usize {
+        if self.name.starts_with(GROUP) { LINES_OF_LL } else { 0 }
+    }
+
     /// Accesses of 16 bytes that lanes make together, and those of them before which nothing brings the lanes together.
     fn accesses_of_lines(&self) -> (usize, usize) {
         let is_line =
@@ -95,7 +105,8 @@ pub(crate) fn table(kernels: &[Kernel], machines: &[u32]) -> String {
     let head = row(["registers, instructions".to_owned()].into_iter().chain(columns).collect());
     let rule = format!("|---|{}\n", "---:|".repeat(machines.len()));
     let rows = kernels.chunk_by(|one, next| one.name == next.name).map(|of_name| {
-        let name = of_name[0].name.trim_start_matches("ccl_interpret_").replace('_', " ");
+        let name =
+            of_name[0].name.trim_start_matches("ccl_interpret_").trim_start_matches("ccl_").replace('_', " ");
         let cell = |machine: &u32| {
             let kernel = of_name.iter().find(|kernel| kernel.machine == *machine);
             kernel.map_or_else(String::new, |kernel| {
@@ -130,7 +141,7 @@ pub(crate) fn objections(kernel: &Kernel) -> Vec<String> {
         kernel.stack_bytes > 0 || local > 0,
         format!("{local} accesses of local memory, a stack of {} bytes; expected none", kernel.stack_bytes),
     );
-    let moves = MOVES.iter().filter(|(protocol, ..)| kernel.name.ends_with(&format!("_{protocol}")));
+    let moves = MOVES.iter().filter(|(protocol, ..)| kernel.follows(protocol));
     for (_, instruction, least) in moves {
         let count = kernel.count(instruction);
         object(count < *least, format!("{count} 16-byte accesses {instruction}; expected at least {least}"));
@@ -146,7 +157,7 @@ pub(crate) fn objections(kernel: &Kernel) -> Vec<String> {
     );
     let (lines, alone) = kernel.accesses_of_lines();
     object(
-        kernel.name.ends_with("_ll128") && alone > 0,
+        kernel.follows("ll128") && alone > kernel.lines_that_may_tear(),
         format!(
             "{alone} of {lines} accesses of lines are made where lanes of a warp may be apart, which tears lines"
         ),
@@ -180,6 +191,11 @@ const MOVES: [(&str, &str, usize); 6] = [
     ("ll128", "LDG.E.128.STRONG", 1),
     ("ll128", "STG.E.128.STRONG", 1),
 ];
+
+/// How the kernels of groups are called.
+const GROUP: &str = "ccl_group_";
+/// What the interpreter that moves bytes under ll has: loads of a first and of a second input, stores of an output.
+const LINES_OF_LL: usize = 3;
 
 mod tests {
     use super::*;

@@ -34,6 +34,8 @@ pub(crate) struct Device {
     pub(crate) sticky: AtomicI32,
     /// What was put on streams and is not done.
     pub(crate) outstanding: AtomicUsize,
+    /// Kernels that run.
+    pub(crate) running: AtomicUsize,
     pub(crate) legacy: Arc<Stream>,
     /// Streams that wait for the legacy stream, and it for them.
     pub(crate) blocking: Mutex<Vec<Weak<Stream>>>,
@@ -201,6 +203,7 @@ impl Device {
             retained: AtomicUsize::new(0),
             sticky: AtomicI32::new(0),
             outstanding: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
             legacy: Stream::new(index, false, 0),
             blocking: Mutex::default(),
         }

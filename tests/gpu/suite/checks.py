@@ -9,12 +9,6 @@ import tempfile
 from .runner import Broken, Missing
 
 
-# What `ccl perf all` makes, but for messages.
-COLLECTIVES = ("all_reduce,reduce,broadcast,all_gather,reduce_scatter,all_to_all,gather,scatter,all_gather_v,reduce_scatter_v,"
-               "all_to_all_v,gather_v,scatter_v,barrier")
-MESSAGES = "sendrecv,pingpong"
-# Ranks of one process, of which the streams of all messages and calls have queues of their own on a device.
-MOST_WITH_MESSAGES = 4
 # Lets a kernel of their own make all-reduces of up to 64 KiB.
 BY_THEIR_OWN = {"CCL_CUDA_ONE_SHOT": "64K", "CCL_ALGO": "all_reduce:one_shot"}
 # Lets programs be interpreted, whatever kernels there are.
@@ -104,11 +98,6 @@ def run(suite):
     suite.step("abort", lambda: abort(suite), 30)
 
 
-def operations(n, ranks_as="threads"):
-    """What `n` ranks can make on one device."""
-    return "all" if ranks_as == "processes" or n <= MOST_WITH_MESSAGES else COLLECTIVES
-
-
 def matrix(suite, n, ranks_as, env=None, words=None):
     """Every collective, dtype and operation, in place and out of place, at odd sizes."""
     if words is None:
@@ -117,7 +106,7 @@ def matrix(suite, n, ranks_as, env=None, words=None):
         words = few if suite.dry else all_of_all
     made = 0
     for some in words:
-        made += len(suite.perf(operations(n, ranks_as), n, [*some, "--placement", "both", "--iters", "0"], ranks_as, env))
+        made += len(suite.perf("all", n, [*some, "--placement", "both", "--iters", "0"], ranks_as, env))
     return f"{made} points"
 
 
@@ -224,17 +213,9 @@ def suspended(suite, ranks_as):
 
 def graphs(suite, n):
     words = ["--counts", "67" if suite.dry else "1,1031,64K+1", "-d", "float", "--placement", "both", "-w", "1"]
-    made = suite.perf(operations(n), n, [*words, "--graph", "1", "--iters", "2"])
-    made += suite.perf("all_reduce,all_gather", n, [*words, "--graph", "4", "--iters", "2"])
-    how = ""
-    if operations(n) == "all":
-        made += suite.perf("sendrecv", n, [*words, "--graph", "4", "--iters", "2"])
-    else:
-        env, how = side_by_side(suite)
-        if env:
-            made += suite.perf(MESSAGES, n, [*words, "--graph", "1", "--iters", "2"], "processes", env)
-        how = f", messages in processes{how}" if env else ", no messages: processes take turns on the device"
-    return f"{len(made)} points{how}"
+    made = suite.perf("all", n, [*words, "--graph", "1", "--iters", "2"])
+    made += suite.perf("all_reduce,all_gather,sendrecv", n, [*words, "--graph", "4", "--iters", "2"])
+    return f"{len(made)} points"
 
 
 def replays(suite, n):

@@ -54,7 +54,7 @@ def registers(suite):
     rows = suite.fact("registers", threads=32 if suite.dry else 512)
     found = [row for row in rows if row["fact"] == "registers"]
     suite.facts["registers"] = found
-    for start in ("ccl_interpret_", "ccl_one_shot_", "ccl_two_shot_"):
+    for start in ("ccl_interpret_", "ccl_group_", "ccl_one_shot_", "ccl_two_shot_"):
         for end in ("_simple", "_ll", "_ll128") if start == "ccl_interpret_" else ("",):
             those = [row["registers"] for row in found if row["kernel"].startswith(start) and row["kernel"].endswith(end)]
             if those:

@@ -136,6 +136,12 @@ fn launch_placed(mut group: Group<'_>) -> Result<()> {
             break;
         }
     }
+    if placed.len() > 1 {
+        // On one stream kernels of several communicators follow each other: in the same order on all ranks.
+        placed.sort_by_cached_key(|communicator| {
+            communicator.with_engine(|engine| engine.number_of_all()).ok()
+        });
+    }
     for communicator in &placed {
         // The others are launched, too: their ranks hear of the failure and end their kernels.
         let launched = communicator.with_engine(|engine| engine.launch_queued());
@@ -152,9 +158,12 @@ fn drive(communicators: &[&Communicator]) -> Result<()> {
     if let [only] = communicators {
         return only.with_engine(|engine| engine.finish_group());
     }
+    let mut outcome = Ok(());
+    for communicator in communicators {
+        outcome = outcome.and(communicator.with_engine(|engine| engine.launch_queued()));
+    }
     let patience = |c: &&Communicator| c.with_engine(|engine| Some(engine.patience()));
     let mut open: Vec<_> = communicators.iter().filter_map(|c| Some((*c, patience(c)?))).collect();
-    let mut outcome = Ok(());
     let mut turn = 0;
     while !open.is_empty() {
         let mut moved = false;

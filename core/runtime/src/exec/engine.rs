@@ -166,7 +166,7 @@ impl Engine {
             return Ok(());
         }
         self.profile.iter_mut().for_each(|profile| profile.waits());
-        let finished = self.finish();
+        let finished = self.launch_queued().and_then(|()| self.finish());
         self.land();
         finished
     }

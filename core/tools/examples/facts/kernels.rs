@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ccl_cuda::{Launch, Module};
 use ccl_kernels::layout::{DeviceComm, DeviceError, LaneBarrier, LaunchArgs, bytes_of, record_of};
-use ccl_kernels::shape::{Protocol, SHARED_BYTES, block_threads, kernel_name, plan_image};
+use ccl_kernels::shape::{GROUP_KERNEL, Protocol, SHARED_BYTES, block_threads, kernel_name, plan_image};
 use ccl_kernels::special::Special;
 use ccl_plan::program::Program;
 use ccl_plan::{Collective, Dtype, ReduceOp};
@@ -76,7 +76,7 @@ pub(crate) fn launch(machine: &Machine, options: &Options) -> Outcome<bool> {
 /// What every kernel takes.
 pub(crate) fn registers(machine: &Machine, options: &Options) -> Outcome<bool> {
     let threads = block_of(options)?;
-    let mut names = BTreeSet::new();
+    let mut names = BTreeSet::from([GROUP_KERNEL.to_owned()]);
     for dtype in Dtype::ALL {
         for op in ReduceOp::ALL {
             for protocol in Protocol::ALL {

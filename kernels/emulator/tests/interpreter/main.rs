@@ -4,6 +4,7 @@
 //! Every failure names its seed: `CCL_SEED=n cargo test -p ccl-kernels-emulator --test interpreter` starts there.
 
 mod case;
+mod group;
 mod model;
 mod planted;
 mod switch;

@@ -345,17 +345,17 @@ impl<'a> World<'a> {
 }
 
 /// Zeroed memory of at least so many bytes.
-fn words(bytes: usize) -> Guarded<u64> {
+pub(crate) fn words(bytes: usize) -> Guarded<u64> {
     Guarded::new(bytes.div_ceil(8))
 }
 
-fn filled(bytes: &[u8]) -> Guarded<u64> {
+pub(crate) fn filled(bytes: &[u8]) -> Guarded<u64> {
     let mut memory = words(bytes.len());
     fill(&mut memory, bytes);
     memory
 }
 
-fn fill(memory: &mut Guarded<u64>, bytes: &[u8]) {
+pub(crate) fn fill(memory: &mut Guarded<u64>, bytes: &[u8]) {
     for (word, bytes) in memory.iter_mut().zip(bytes.chunks(8)) {
         let mut whole = [0; 8];
         whole[..bytes.len()].copy_from_slice(bytes);
@@ -363,11 +363,11 @@ fn fill(memory: &mut Guarded<u64>, bytes: &[u8]) {
     }
 }
 
-fn address(memory: &Guarded<u64>) -> u64 {
+pub(crate) fn address(memory: &Guarded<u64>) -> u64 {
     memory.addresses().start as u64
 }
 
-fn address_of(memory: &Guarded<u8>) -> u64 {
+pub(crate) fn address_of(memory: &Guarded<u8>) -> u64 {
     memory.addresses().start as u64
 }
 

@@ -10,7 +10,6 @@ use ccl_cuda::{CaptureInfo, Event, EventKind, PinnedMemory, Stream};
 
 use super::engine::Order;
 use super::leases::Lease;
-use super::queues::Share;
 use super::two_shot::Places;
 use super::{Opened, failed};
 use crate::error::Result;
@@ -23,8 +22,6 @@ pub(super) struct Captured {
     /// Numbers of calls whose graphs are gone.
     gone: Arc<Mutex<Vec<u64>>>,
     last: Vec<Last>,
-    /// Streams of calls beside others, by the capture that they took part in last.
-    beside: Vec<(u64, Order, Arc<Stream>)>,
 }
 
 /// What one captured call uses, for as long as a graph may run it.
@@ -37,6 +34,8 @@ struct Kept {
 #[derive(Default)]
 pub(super) struct Used {
     pub(super) tables: Option<PinnedMemory>,
+    /// Messages that are launched with this one.
+    pub(super) list: Option<PinnedMemory>,
     /// Other ranks' memory stays mapped, although handles go.
     pub(super) places: Places,
     /// Who may be lent what the send buffer and the receive buffer lie in keeps the way to it.
@@ -72,14 +71,14 @@ impl Captured {
         self.kept.len() > self.gone().len()
     }
 
-    /// The tables of calls whose graphs are gone.
+    /// The tables and lists of calls whose graphs are gone.
     pub(super) fn take_back(&mut self) -> Vec<PinnedMemory> {
         if self.kept.is_empty() {
             return Vec::new();
         }
         let gone = std::mem::take(&mut *self.gone());
         let kept = gone.iter().filter_map(|number| self.kept.remove(number));
-        let tables = kept.filter_map(|kept| kept.used.tables).collect();
+        let tables = kept.flat_map(|kept| kept.used.tables.into_iter().chain(kept.used.list)).collect();
         self.last.retain(|last| self.kept.values().any(|kept| kept.capture == last.capture));
         tables
     }
@@ -117,33 +116,6 @@ impl Captured {
         event.record(stream).map_err(failed)?;
         self.last.push(Last { capture, order, stream: number, event });
         Ok(())
-    }
-
-    /// The stream of calls beside others in one capture. It takes part until that ends, so no call outside uses it meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// Of the driver.
-    pub(super) fn stream_beside(
-        &mut self,
-        info: &CaptureInfo,
-        order: Order,
-        (opened, share): (&Opened, &mut Share),
-    ) -> Result<Arc<Stream>> {
-        let known = self.beside.iter().find(|(capture, other, _)| (*capture, *other) == (info.id(), order));
-        if let Some((.., stream)) = known {
-            return Ok(Arc::clone(stream));
-        }
-        for (capture, other, stream) in &mut self.beside {
-            if *capture != info.id() && !stream.capture_status().map_err(failed)?.is_capturing() {
-                (*capture, *other) = (info.id(), order);
-                return Ok(Arc::clone(stream));
-            }
-        }
-        let stream = Arc::new(Stream::new(&opened.context, 0).map_err(failed)?);
-        share.add_stream();
-        self.beside.push((info.id(), order, Arc::clone(&stream)));
-        Ok(stream)
     }
 
     fn gone(&self) -> std::sync::MutexGuard<'_, Vec<u64>> {

@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Channels {
     pub(crate) collectives: u16,
-    /// Of each message: those of a group run side by side.
+    /// Of each message: blocks of a group's messages run side by side.
     pub(crate) messages: u16,
 }
 

@@ -18,6 +18,7 @@ use super::captured::{Captured, Leases, Used};
 use super::channels::{Channels, DeviceCut};
 use super::dormant::{Dormant, Kept};
 use super::edges::Edges;
+use super::group::Grouped;
 use super::kernels::Kernels;
 use super::launch::{Prepared, StreamPlace};
 use super::lent::{self, Lending, Registration};
@@ -64,12 +65,8 @@ pub(crate) struct DeviceEngine {
     pub(super) captured: Captured,
     pub(super) lending: Lending,
     pub(super) windows: Windows,
-    /// By the caller's streams.
-    beside: Vec<Beside>,
     /// Why a pump has nothing more to fetch: an error if a call still waits for it.
     ended: Option<(Error, Instant)>,
-    /// Blocks of the group's messages that were prepared and not launched yet: they run at the same time.
-    pub(super) beside_blocks: u32,
     pub(super) staging: Staging,
     pub(super) kernels: Kernels,
     /// The kernel of short all-reduces, if they have one.
@@ -108,24 +105,19 @@ unsafe impl Send for Staged {}
 unsafe impl Send for Call {}
 
 pub(super) struct Queued {
-    call: Call,
+    pub(super) call: Call,
     pub(super) gate: Option<Gate>,
     /// Host memory of the call.
     staged: Option<(Staged, super::staging::Copies)>,
     /// Where a call on device memory goes.
-    target: Option<Target>,
+    pub(super) target: Option<Target>,
+    /// Whether it is launched together with others.
+    pub(super) grouped: Grouped,
     /// `None` after the launch.
-    prepared: Option<Prepared>,
-    used: Used,
+    pub(super) prepared: Option<Prepared>,
+    pub(super) used: Used,
     /// Recorded behind the kernel; `None` before the launch.
     pub(super) event: Option<Arc<Event>>,
-}
-
-/// Messages of a group beside the caller's stream.
-struct Beside {
-    stream: Arc<Stream>,
-    before: Arc<Event>,
-    afters: Vec<Arc<Event>>,
 }
 
 /// Memory to register.
@@ -139,8 +131,8 @@ pub(crate) struct Target {
     pub(super) stream: Arc<Stream>,
     /// The capture that the stream takes part in.
     pub(super) capture: Option<CaptureInfo>,
-    /// Whether the call runs beside others of its group.
-    pub(super) beside: bool,
+    /// Whether it is a message of a group.
+    is_grouped: bool,
     /// How long the call's buffers are.
     bytes: (usize, usize),
 }
@@ -152,7 +144,7 @@ struct Entered {
 }
 
 /// Calls of one order run one after the other.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Order {
     Collectives,
     Message(Rank, bool),
@@ -164,6 +156,27 @@ pub(super) struct Program {
     pub(super) _checked: Arc<Checked>,
     pub(super) memory: DeviceMemory,
     pub(super) channels: u16,
+}
+
+impl Queued {
+    pub(super) fn order(&self) -> Order {
+        order(&self.call.bound)
+    }
+
+    /// Of the capture that its stream takes part in.
+    pub(super) fn capture(&self) -> Option<u64> {
+        self.target.as_ref()?.capture.as_ref().map(CaptureInfo::id)
+    }
+
+    /// Blocks of a program that is to be interpreted.
+    pub(super) fn blocks(&self) -> u32 {
+        self.prepared.as_ref().and_then(Prepared::interpreted).map_or(0, |(_, blocks)| blocks)
+    }
+
+    /// How much room it has brought for its group's messages.
+    pub(super) fn list_bytes(&self) -> Option<usize> {
+        Some(self.prepared.as_ref()?.list.as_ref()?.bytes())
+    }
 }
 
 impl Registered<'_> {
@@ -269,9 +282,7 @@ impl DeviceEngine {
             captured: Captured::default(),
             lending,
             windows,
-            beside: Vec::new(),
             ended: None,
-            beside_blocks: 0,
             staging: Staging::default(),
             kernels,
             one_shot,
@@ -377,7 +388,8 @@ impl DeviceEngine {
     ) -> Result<()> {
         let _entered = self.enter()?;
         let copies = self.staging.allot(&staged, &self.opened)?;
-        let mut prepared = match self.prepare(&call, is_grouped && is_message(&call.bound), fabric) {
+        let grouped = grouped(is_grouped && is_message(&call.bound));
+        let mut prepared = match self.prepare(&call, grouped, fabric) {
             Ok(prepared) => prepared,
             Err(error) => {
                 self.staging.keep(copies);
@@ -395,6 +407,7 @@ impl DeviceEngine {
             gate,
             staged: Some((staged, copies)),
             target: None,
+            grouped,
             prepared: Some(prepared),
             used: Used::default(),
             event: None,
@@ -428,7 +441,8 @@ impl DeviceEngine {
                 "synchronize the host stream first",
             ));
         }
-        Ok(Target { stream: Arc::clone(stream), capture, beside: is_grouped && is_message(bound), bytes })
+        let is_grouped = is_grouped && is_message(bound);
+        Ok(Target { stream: Arc::clone(stream), capture, is_grouped, bytes })
     }
 
     /// Queues a call on device memory: all that may wait for the device is done, and the next
@@ -439,14 +453,17 @@ impl DeviceEngine {
     /// Of the driver.
     pub(crate) fn enqueue(&mut self, call: Call, target: Target, fabric: &mut Fabric) -> Result<()> {
         let _entered = self.enter()?;
-        let mut prepared = self.prepare(&call, target.beside, fabric)?;
+        let grouped = grouped(target.is_grouped);
+        let mut prepared = self.prepare(&call, grouped, fabric)?;
         let leases = self.lend(&mut prepared, &call, &target);
-        let used = Used { tables: None, places: self.places(&prepared, &call, &target)?, _leases: leases };
+        let places = self.places(&prepared, &call, &target)?;
+        let used = Used { places, _leases: leases, ..Used::default() };
         self.queue.push_back(Queued {
             call,
             gate: None,
             staged: None,
             target: Some(target),
+            grouped,
             prepared: Some(prepared),
             used,
             event: None,
@@ -457,8 +474,8 @@ impl DeviceEngine {
     /// Lets peers read the call's buffers where they lie, if that is known to be right. What was copied aside is ours.
     fn lend(&self, prepared: &mut Prepared, call: &Call, target: &Target) -> Leases {
         let is_possible = prepared.protocol == Protocol::Simple && call.decision.lendable;
-        // A message beside no others would wait for its receiver, which may first make a call after it.
-        if !is_possible || is_message(&call.bound) && !target.beside {
+        // A message of no group would wait for its receiver, which may first make a call after it.
+        if !is_possible || is_message(&call.bound) && !target.is_grouped {
             return Leases::default();
         }
         let send = if stages_input(&call.bound) { (0, 0) } else { (call.bound.send.addr(), target.bytes.0) };
@@ -604,8 +621,8 @@ impl DeviceEngine {
         }
     }
 
-    /// Launches queued calls whose turn has come, those on the caller's streams only for the caller. Nothing in it
-    /// waits for a kernel.
+    /// Launches queued calls whose turn has come, those on the caller's streams only for the caller, who adds nothing more to a
+    /// group. Nothing in it waits for a kernel.
     ///
     /// # Errors
     ///
@@ -615,29 +632,33 @@ impl DeviceEngine {
             return Ok(false);
         }
         let _entered = self.enter()?;
+        if is_caller {
+            let open = self.queue.iter_mut().filter(|queued| queued.grouped == Grouped::Open);
+            open.for_each(|queued| queued.grouped = Grouped::Closed);
+        }
         self.launch_ready(fabric, is_caller)
     }
 
     /// Whether there is anything to ask the driver about.
     fn is_busy(&self) -> bool {
-        !self.queue.is_empty() || !self.beside.is_empty()
+        !self.queue.is_empty()
     }
 
     fn launch_ready(&mut self, fabric: &mut Fabric, is_caller: bool) -> Result<bool> {
         let (mut moved, mut index) = (false, 0);
         while let Some(queued) = self.queue.get(index) {
-            if queued.event.is_some() {
+            if queued.event.is_some() || queued.grouped == Grouped::Closed {
                 index += 1;
                 continue;
             }
-            let is_held = queued.target.is_some() && !is_caller;
+            let is_held = !is_caller && (queued.target.is_some() || queued.grouped == Grouped::Open);
             if let Some(error) = queued.gate.as_ref().and_then(Gate::lost) {
                 return Err(error);
             }
             if is_held || queued.gate.as_ref().is_some_and(|gate| !gate.is_open()) {
-                break;
+                return Ok(moved);
             }
-            let Some(mut queued) = self.queue.remove(index) else { break };
+            let Some(mut queued) = self.queue.remove(index) else { return Ok(moved) };
             let launched = self.launch_queued(&mut queued, fabric);
             // A captured call is complete as far as this process can tell: it runs when its graph does.
             if launched.is_ok() && queued.event.is_none() {
@@ -649,72 +670,40 @@ impl DeviceEngine {
             launched?;
             moved = true;
         }
-        self.join_beside()?;
-        Ok(moved)
+        Ok(self.launch_groups(fabric)? || moved)
     }
 
-    fn launch_queued(&mut self, queued: &mut Queued, fabric: &mut Fabric) -> Result<()> {
+    /// Launches a call by itself.
+    pub(super) fn launch_queued(&mut self, queued: &mut Queued, fabric: &mut Fabric) -> Result<()> {
         let prepared = match queued.prepared.take() {
             Some(prepared) => prepared,
-            None => self.prepare(&queued.call, false, fabric)?,
+            None => self.prepare(&queued.call, Grouped::Alone, fabric)?,
         };
-        self.beside_blocks = 0;
-        let Some(target) = &queued.target else {
-            let stream = self.stream_of(&queued.call.bound)?;
-            if let Some((staged, copies)) = &queued.staged {
-                let (send, recv) = self.staging.bring(staged, copies, &self.copy_stream)?;
-                let brought = self.event()?;
-                let followed = brought.record(&self.copy_stream).and_then(|()| stream.wait(&brought));
-                self.spare_events.push(brought);
-                followed.map_err(failed)?;
-                (queued.call.bound.send, queued.call.bound.recv) = (send as *const u8, recv as *mut u8);
-            }
-            queued.event = self.launch(&queued.call, prepared, &mut queued.used, (&stream, None))?;
-            return Ok(());
-        };
-        let capture = target.capture.as_ref();
-        if !target.beside {
-            self.join_beside()?;
-            queued.event =
-                self.launch(&queued.call, prepared, &mut queued.used, (&target.stream, capture))?;
-            return Ok(());
-        }
-        let beside = match capture {
-            Some(info) => {
-                let used = (&*self.opened, &mut self.peers.share);
-                self.captured.stream_beside(info, order(&queued.call.bound), used)?
-            }
+        let stream = match &queued.target {
+            Some(target) => Arc::clone(&target.stream),
             None => self.stream_of(&queued.call.bound)?,
         };
-        self.leave_for(&beside, &target.stream)?;
-        queued.event = self.launch(&queued.call, prepared, &mut queued.used, (&beside, capture))?;
-        let after = self.event()?;
-        after.record(&beside).map_err(failed)?;
-        let apart = self.beside.iter_mut().find(|apart| apart.stream.raw() == target.stream.raw());
-        apart.into_iter().for_each(|apart| apart.afters.push(Arc::clone(&after)));
+        self.bring(queued, &stream)?;
+        let capture = queued.target.as_ref().and_then(|target| target.capture.as_ref());
+        queued.event = self.launch(&queued.call, prepared, &mut queued.used, (&stream, capture))?;
         Ok(())
     }
 
-    /// Lets `beside` go on from where the caller's stream was before the first of its group's messages.
-    fn leave_for(&mut self, beside: &Stream, stream: &Arc<Stream>) -> Result<()> {
-        if let Some(apart) = self.beside.iter().find(|apart| apart.stream.raw() == stream.raw()) {
-            return beside.wait(&apart.before).map_err(failed);
-        }
-        let before = self.event()?;
-        before.record(stream).and_then(|()| beside.wait(&before)).map_err(failed)?;
-        self.beside.push(Beside { stream: Arc::clone(stream), before, afters: Vec::new() });
-        Ok(())
+    /// Copies host memory of a call to the device, before what comes on `stream`.
+    pub(super) fn bring(&mut self, queued: &mut Queued, stream: &Stream) -> Result<()> {
+        let Some((staged, copies)) = &queued.staged else { return Ok(()) };
+        let (send, recv) = self.staging.bring(staged, copies, &self.copy_stream)?;
+        (queued.call.bound.send, queued.call.bound.recv) = (send as *const u8, recv as *mut u8);
+        let copies = Arc::clone(&self.copy_stream);
+        self.let_follow(stream, &copies)
     }
 
-    /// Lets the callers' streams go on when all messages beside them are done.
-    fn join_beside(&mut self) -> Result<()> {
-        for Beside { stream, before, afters } in std::mem::take(&mut self.beside) {
-            let joined = afters.iter().try_for_each(|after| stream.wait(after));
-            self.spare_events.extend(afters);
-            self.spare_events.push(before);
-            joined.map_err(failed)?;
-        }
-        Ok(())
+    /// Lets what comes on one stream wait for what is on another now.
+    pub(super) fn let_follow(&mut self, stream: &Stream, other: &Stream) -> Result<()> {
+        let passed = self.event()?;
+        let followed = passed.record(other).and_then(|()| stream.wait(&passed));
+        self.spare_events.push(passed);
+        followed.map_err(failed)
     }
 
     fn finish_captured(&mut self, call: &Call) {
@@ -725,13 +714,18 @@ impl DeviceEngine {
 
     /// Takes calls out whose kernels have ended. Those behind one of their order that has not are not asked for.
     fn finish_done(&mut self) -> Result<bool, Stop> {
-        let mut moved = false;
-        let mut index = 0;
+        let (mut moved, mut index) = (false, 0);
+        // Messages that were launched together share an event.
+        let mut asked: Option<(*const Event, Progress)> = None;
         self.unfinished.clear();
         while index < self.queue.len() {
             let Some(event) = &self.queue[index].event else { return Ok(moved) };
-            let order = order(&self.queue[index].call.bound);
-            if self.unfinished.contains(&order) || event.query().map_err(failed)? == Progress::NotReady {
+            let order = self.queue[index].order();
+            let mut progress = || match asked {
+                Some((known, progress)) if known == Arc::as_ptr(event) => Ok(progress),
+                _ => event.query().map_err(failed).inspect(|now| asked = Some((Arc::as_ptr(event), *now))),
+            };
+            if self.unfinished.contains(&order) || progress()? == Progress::NotReady {
                 self.unfinished.push(order);
                 index += 1;
                 continue;
@@ -754,8 +748,10 @@ impl DeviceEngine {
         if !is_message(&queued.call.bound) {
             self.board.complete(queued.call.sequence);
         }
-        self.spare_events.extend(queued.event);
-        self.staging.keep_tables(queued.used.tables);
+        let event =
+            queued.event.filter(|event| self.spare_events.iter().all(|spare| !Arc::ptr_eq(spare, event)));
+        self.spare_events.extend(event);
+        self.staging.keep_pinned(queued.used.tables.into_iter().chain(queued.used.list));
         if let Some(gate) = queued.gate {
             gate.pass();
         }
@@ -769,6 +765,10 @@ pub(super) fn leave_captures_alone(opened: &Opened) -> Option<RelaxedCapture> {
 
 /// How long nothing moves before a call is taken to wait for a peer that has ended its edge.
 const GRACE: Duration = Duration::from_secs(1);
+
+fn grouped(is_grouped: bool) -> Grouped {
+    if is_grouped { Grouped::Open } else { Grouped::Alone }
+}
 
 pub(super) fn order(bound: &Bound) -> Order {
     match bound.collective {

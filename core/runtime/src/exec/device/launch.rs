@@ -19,6 +19,7 @@ use ccl_plan::{Algorithm, Channel, Collective, Dtype, Rank};
 use super::captured::Used;
 use super::edges::Purpose;
 use super::engine::{Call, DeviceEngine, Order, Program, order};
+use super::group::Grouped;
 use super::kernels::Kernel;
 use super::{failed, protocol, switch};
 use crate::error::{Error, Result};
@@ -31,6 +32,8 @@ pub(crate) struct Prepared {
     work: Work,
     pub(super) protocol: Protocol,
     tables: Option<PinnedMemory>,
+    /// Room for the messages that this one is launched with.
+    pub(super) list: Option<PinnedMemory>,
     /// Whether peers may read what is sent where it lies.
     pub(super) lends: bool,
     /// The windows that may be lent of, as [`LaunchArgs::windows`].
@@ -43,7 +46,16 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     fn of(work: Work, protocol: Protocol) -> Prepared {
-        Prepared { work, protocol, tables: None, lends: false, windows: 0, aside: None, before: None }
+        let (tables, list, aside, before) = (None, None, None, None);
+        Prepared { work, protocol, tables, list, lends: false, windows: 0, aside, before }
+    }
+
+    /// Where the program is that is interpreted, and on how many blocks; nothing if another kernel makes the call.
+    pub(super) fn interpreted(&self) -> Option<(u64, u32)> {
+        match &self.work {
+            Work::Interpret(plan, grid) => Some((*plan, grid.blocks)),
+            _ => None,
+        }
     }
 
     /// Whether a kernel goes before that makes the call if its buffers lie in windows.
@@ -86,9 +98,9 @@ impl DeviceEngine {
     /// # Errors
     ///
     /// Of the driver; blocks that do not fit the device.
-    pub(super) fn prepare(&mut self, call: &Call, beside: bool, fabric: &mut Fabric) -> Result<Prepared> {
+    pub(super) fn prepare(&mut self, call: &Call, grouped: Grouped, fabric: &mut Fabric) -> Result<Prepared> {
         let Call { bound, decision, .. } = call;
-        self.captured.take_back().into_iter().for_each(|tables| self.staging.keep_tables(Some(tables)));
+        self.staging.keep_pinned(self.captured.take_back());
         self.windows.leases.sweep();
         let asked = (bound.collective, bound.dtype, bound.count);
         if let Some(bytes) = copied_alone(bound, self.n) {
@@ -106,9 +118,11 @@ impl DeviceEngine {
         let name = kernel_name(bound.collective, bound.dtype, bound.reduce.op(), protocol);
         let kernel = self.kernels.of(&self.opened, name, (threads, SHARED_BYTES))?;
         let blocks = grid_blocks(&decision.program, decision.channels);
-        let others = if beside { self.beside_blocks } else { 0 };
-        kernel.admit(blocks + others, self.peers.sharing, &self.opened)?;
-        self.beside_blocks = others + if beside { blocks } else { 0 };
+        kernel.admit(blocks, self.peers.sharing, &self.opened)?;
+        let list = match grouped {
+            Grouped::Alone => None,
+            _ => self.prepare_grouped(order(bound), blocks)?,
+        };
         let element_bytes = bound.dtype.size_bytes();
         self.reserve(scratch_bytes(
             &decision.program,
@@ -123,7 +137,7 @@ impl DeviceEngine {
         let tables = self.staging.tables(call, self.n, &self.opened)?;
         let before = self.before(asked, decision.algorithm, bound)?;
         let work = Work::Interpret(plan, Grid { kernel, blocks, shared_bytes: SHARED_BYTES });
-        Ok(Prepared { tables, aside, before, ..Prepared::of(work, protocol) })
+        Ok(Prepared { tables, list, aside, before, ..Prepared::of(work, protocol) })
     }
 
     /// What a call needs whose kernel interprets nothing.
@@ -165,11 +179,11 @@ impl DeviceEngine {
         used: &mut Used,
         (stream, capture): (&Stream, Option<&CaptureInfo>),
     ) -> Result<Option<Arc<Event>>> {
-        used.tables = prepared.tables.take();
+        (used.tables, used.list) = (prepared.tables.take(), prepared.list.take());
         let (bound, order) = (&call.bound, order(&call.bound));
         match capture {
             Some(info) => self.captured.follow(info, order, stream)?,
-            None => self.follow_last(bound, stream)?,
+            None => self.follow_last(order, stream)?,
         }
         let send = bound.send.addr() as u64;
         if let Some((aside, bytes)) = prepared.aside {
@@ -222,7 +236,13 @@ impl DeviceEngine {
         Ok(Some(event))
     }
 
-    fn args(&self, call: &Call, plan: u64, prepared: &Prepared, tables: Option<&PinnedMemory>) -> LaunchArgs {
+    pub(super) fn args(
+        &self,
+        call: &Call,
+        plan: u64,
+        prepared: &Prepared,
+        tables: Option<&PinnedMemory>,
+    ) -> LaunchArgs {
         let Call { bound, decision, .. } = call;
         let purpose = if is_message(bound) { Purpose::Messages } else { Purpose::Collectives };
         LaunchArgs {
@@ -256,8 +276,8 @@ impl DeviceEngine {
     }
 
     /// Lets the call wait for the one before it of its order, if that is on another stream.
-    fn follow_last(&self, bound: &Bound, stream: &Stream) -> Result<()> {
-        match self.last.get(&order(bound)) {
+    pub(super) fn follow_last(&self, order: Order, stream: &Stream) -> Result<()> {
+        match self.last.get(&order) {
             Some((last, event)) if *last != place(stream) => stream.wait(event).map_err(failed),
             _ => Ok(()),
         }
@@ -369,7 +389,7 @@ impl DeviceEngine {
         protocol::of((collective, dtype, count), self.n, self.opened.protocols.as_ref(), self.peers.ways)
     }
 
-    /// The stream of calls on host memory, and of messages beside others.
+    /// The stream of calls on host memory.
     pub(super) fn stream_of(&mut self, bound: &Bound) -> Result<Arc<Stream>> {
         let order = order(bound);
         if order == Order::Collectives {
@@ -423,7 +443,7 @@ impl DeviceEngine {
 /// Tells streams apart. The per-thread default stream is another one on every thread, by the same handle.
 pub(super) type StreamPlace = (usize, Option<ThreadId>);
 
-fn place(stream: &Stream) -> StreamPlace {
+pub(super) fn place(stream: &Stream) -> StreamPlace {
     let handle = stream.raw().addr();
     (handle, (handle == PER_THREAD).then(|| std::thread::current().id()))
 }

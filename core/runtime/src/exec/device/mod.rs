@@ -16,6 +16,7 @@ mod dormant;
 mod edges;
 mod ending;
 mod engine;
+mod group;
 mod image;
 mod kernels;
 mod launch;

@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::channels::{self, Channels, DeviceCut};
+use super::group::rounds;
 use super::protocol::{self, Ways};
 use super::queues::Share;
 use super::region::{BlockShape, Region, RegionView};
@@ -43,6 +44,8 @@ pub(super) struct Peers {
     pub(super) view: RegionView,
     /// Most channels of calls.
     pub(super) channels: Channels,
+    /// Messages of a group that run at once: see [`rounds`](super::group::rounds). The same on all ranks.
+    pub(super) rounds: u32,
     /// Most payload of a message, which all edges have room for. The same on all ranks.
     pub(super) slot_bytes: usize,
 }
@@ -147,6 +150,8 @@ pub(super) fn agree(
         direct: are_together(infos, &seats) && votes.iter().flatten().all(Option::is_none),
         keep_lines: keep.into_iter().all(|keeps| keeps),
     };
+    // What goes through the host has the fabric's channels.
+    let channels = if ways.direct { channels } else { Channels::all(cut.channels.unwrap_or(1)) };
     Ok(Some(Peers {
         own,
         links,
@@ -157,8 +162,8 @@ pub(super) fn agree(
         seats: (0..infos.len()).map(on_host).collect(),
         ways,
         view,
-        // What goes through the host has the fabric's channels.
-        channels: if ways.direct { channels } else { Channels::all(cut.channels.unwrap_or(1)) },
+        channels,
+        rounds: rounds(infos.len() as u32, room(&seats), channels.messages),
         slot_bytes: if ways.direct { view.slot_bytes } else { view.slot_bytes.min(cut.slot_bytes) },
     }))
 }
@@ -219,11 +224,15 @@ fn view(
     let are_near = are_together(infos, seats) && !seats.iter().flatten().any(|seat| seat.avoids_peers);
     if are_near {
         let needs_all = seats.iter().flatten().any(|seat| seat.needs_all_slots);
-        let room = seats.iter().flatten().map(|seat| seat.multiprocessors / sharing(seat, seats)).min();
-        return near_view((cut, needs_all), has, infos.len(), (room.unwrap_or(0), most_sharing(seats)));
+        return near_view((cut, needs_all), has, infos.len(), (room(seats), most_sharing(seats)));
     }
     let channels = Channels::all(cut.channels.unwrap_or(1));
     (RegionView::of((cut.slots, cut.slot_bytes), channels.collectives, has), channels)
+}
+
+/// Multiprocessors that each rank with a device has, at least.
+fn room(seats: &[Option<Seat>]) -> u32 {
+    seats.iter().flatten().map(|seat| seat.multiprocessors / sharing(seat, seats)).min().unwrap_or(0)
 }
 
 /// The same of `n` ranks that are near, each with `room` multiprocessors, at least, on devices that at most so many share.

@@ -26,7 +26,7 @@ impl Share {
         Share { device, ranks, messages: 0 }
     }
 
-    /// Counts a stream for messages of one peer and direction that run beside others.
+    /// Counts a stream for messages on host memory.
     pub(super) fn add_stream(&mut self) {
         self.messages += 1;
         lock().entry(self.device).or_default().messages += 1;
@@ -64,7 +64,7 @@ impl Drop for Share {
 }
 
 /// How many queues give each stream of a device its own. Each rank of each communicator has one for calls that wait and, as far as
-/// is known here, one of the caller's; one more for messages of each peer and direction that have run beside others; and all together
+/// is known here, one of the caller's; one more for messages on host memory of each peer and direction; and all together
 /// that of copies and the device's default one.
 fn needed(ranks: usize, messages: usize) -> usize {
     2 + 2 * ranks + messages

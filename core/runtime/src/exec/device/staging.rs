@@ -10,7 +10,7 @@ use crate::error::Result;
 #[derive(Default)]
 pub(super) struct Staging {
     spare: Vec<DeviceMemory>,
-    tables: Vec<PinnedMemory>,
+    pinned: Vec<PinnedMemory>,
 }
 
 /// The device's copies of one call's buffers.
@@ -80,10 +80,7 @@ impl Staging {
             return Ok(None);
         }
         let bytes = 4 * 8 * n as usize;
-        let memory = match self.tables.pop() {
-            Some(memory) => memory,
-            None => PinnedMemory::new(&opened.context, bytes, HostCaching::Cached).map_err(failed)?,
-        };
+        let memory = self.pinned(bytes, opened)?;
         let tables = call.tables.borrow();
         let parts = [tables.send_counts, tables.send_offsets, tables.recv_counts, tables.recv_offsets];
         for (part, values) in parts.into_iter().enumerate() {
@@ -102,9 +99,21 @@ impl Staging {
         self.spare.iter()
     }
 
-    /// No kernel uses these tables any more.
-    pub(super) fn keep_tables(&mut self, tables: Option<PinnedMemory>) {
-        self.tables.extend(tables);
+    /// Host memory that kernels read. May block for the device.
+    ///
+    /// # Errors
+    ///
+    /// Of the driver.
+    pub(super) fn pinned(&mut self, bytes: usize, opened: &Opened) -> Result<PinnedMemory> {
+        match self.pinned.iter().position(|memory| memory.bytes() >= bytes) {
+            Some(index) => Ok(self.pinned.swap_remove(index)),
+            None => PinnedMemory::new(&opened.context, bytes, HostCaching::Cached).map_err(failed),
+        }
+    }
+
+    /// No kernel reads this memory any more.
+    pub(super) fn keep_pinned(&mut self, memory: impl IntoIterator<Item = PinnedMemory>) {
+        self.pinned.extend(memory);
     }
 
     fn spare(&mut self, bytes: usize, opened: &Opened) -> Result<DeviceMemory> {

@@ -188,7 +188,12 @@ impl Engine {
         }
     }
 
-    /// Launches what [`Engine::start_at`] queued for the device. Waits for nothing.
+    /// A number of the communicator, the same on all ranks.
+    pub(crate) fn number_of_all(&self) -> Result<u64> {
+        self.fabric.number()
+    }
+
+    /// Launches what [`Engine::start_at`] queued for the device, and messages of the group that ends here. Waits for nothing.
     pub(crate) fn launch_queued(&mut self) -> Result<()> {
         let Some(device) = &mut self.device else { return Ok(()) };
         let launched = device.launch_waiting(&mut self.fabric, true);
