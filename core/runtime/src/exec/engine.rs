@@ -24,7 +24,7 @@ use super::device::{DeviceCut, DeviceEngine};
 use super::host::{Operation, Poll, Reason, Stop, is_message};
 use super::plans::{Decision, Explained, Plans};
 use super::step::Bindings;
-use super::straight::{self, MOST_STRAIGHT_LANES, Tries};
+use super::straight::{self, Heed, MOST_STRAIGHT_LANES, Tries};
 use crate::control::Control;
 use crate::error::{Error, Fault, Result};
 use crate::memory::scratch::Scratch;
@@ -337,7 +337,8 @@ impl Engine {
     /// Whether whoever polls should look again before others are given the core: the oldest call may soon go on.
     pub(crate) fn stays(&self, patience: &mut Patience) -> bool {
         let awaited = |operation: &Operation| {
-            operation.decision.looks_on.then(|| operation.position().waiting_for).flatten()
+            let looks_on = operation.decision.heed == Heed::Work;
+            looks_on.then(|| operation.position().waiting_for).flatten()
         };
         let awaited = || self.queue.front().and_then(|queued| awaited(&queued.operation));
         let stays = self.wait.crowded() && self.fabric.stays(&mut patience.lookout, awaited());

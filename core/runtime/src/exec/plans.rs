@@ -23,7 +23,7 @@ use super::device::{self, Channels, Lines, OneShot};
 use super::lending::{Lendable, Lending, Lent, Sending, may_share, most_read_bytes, read_where_tried};
 use super::mapped;
 use super::reduce::Reduction;
-use super::straight;
+use super::straight::{self, Heed};
 use super::tape::Tape;
 use super::tuning::Tuning;
 use super::user;
@@ -92,8 +92,8 @@ pub(crate) struct Decision {
     pub(super) tape: Option<Tape>,
     /// Whether calls may take them all without becoming an operation.
     pub(super) straight: bool,
-    /// Whether a rank that shares its core looks on for whoever it waits for, while that is at work.
-    pub(super) looks_on: bool,
+    /// How a rank that shares its core waits for others.
+    pub(super) heed: Heed,
     /// Bytes of scratch of all lanes.
     pub(super) scratch_bytes: usize,
     /// Whether the buffers of all ranks exceed the last-level cache.
@@ -366,7 +366,7 @@ impl Plans {
         let bytes = self.bytes(key.collective, key.dtype, key.count);
         Ok(Decision {
             straight,
-            looks_on: straight::looks_on(key.collective, bytes, straight, fabric.ranks_of_a_core()),
+            heed: Heed::of(key.collective, bytes, straight, fabric.ranks_of_a_core()),
             scratch_bytes: cells * chunk_count * size,
             huge: bytes * 2 * u64::from(self.n) > fabric.cache_bytes() as u64,
             algorithm: choice.algorithm,

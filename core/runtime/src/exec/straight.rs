@@ -39,22 +39,23 @@ impl Tries {
         }
     }
 
-    /// Whether to look again for what `peer` has to do, if this is a call that looks on.
+    /// Whether to look again for what `peer` has to do.
     #[inline]
-    fn again(&mut self, fabric: &Fabric, peer: Option<Rank>) -> bool {
+    fn again(&mut self, fabric: &mut Fabric, peer: Option<Rank>, heed: Heed) -> bool {
         if self.left == 0 {
             return false;
         }
-        if self.yields && fabric.stays(&mut self.lookout, peer) {
+        if self.yields && heed == Heed::Work && fabric.stays(&mut self.lookout, peer) {
             std::hint::spin_loop();
             return true;
         }
         self.left -= 1;
         if self.yields {
-            match peer {
-                Some(_) => fabric.yield_core(),
+            match (heed, peer) {
+                (Heed::Work, Some(_)) => fabric.yield_core(),
+                (Heed::Turns, Some(peer)) => fabric.give_turn(peer),
                 // In other calls nobody looks where this rank is, and saying it takes time.
-                None => std::thread::yield_now(),
+                _ => std::thread::yield_now(),
             }
             self.lookout.turn();
         }
@@ -83,12 +84,28 @@ pub(super) fn may(tape: Option<&Tape>, channels: u16, lanes: usize, lending: Len
     channels == 1 && lanes <= MOST_STRAIGHT_LANES && !lends && tape.is_some_and(short)
 }
 
-/// Whether a rank that shares its core looks on while whoever it waits for is at work: in rooted calls that has more to do for
-/// others, in long ones copies leave the time for a turn of the core, and a rank that has its core for itself only waits (ADR 0091).
-pub(super) fn looks_on(collective: Collective, bytes: u64, straight: bool, ranks_of_a_core: usize) -> bool {
-    match collective {
-        Collective::Send | Collective::Recv => straight && ranks_of_a_core == 2,
-        _ => ranks_of_a_core >= 2 && !collective.rooted() && bytes <= LOOKED_ON_BYTES,
+/// What a rank that shares its core heeds while it waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Heed {
+    Nothing,
+    /// Whether whoever is waited for is at work on another core: then it looks on (ADR 0091).
+    Work,
+    /// Who had the core before: that should be whoever is waited for (ADR 0101).
+    Turns,
+}
+
+impl Heed {
+    /// In a call. In rooted ones whoever is waited for has more to do for others, in long ones copies leave the time for a turn of the
+    /// core, and a rank that has its core for itself only waits.
+    pub(super) fn of(collective: Collective, bytes: u64, straight: bool, ranks_of_a_core: usize) -> Heed {
+        let is_message = matches!(collective, Collective::Send | Collective::Recv);
+        match ranks_of_a_core {
+            0 | 1 => Heed::Nothing,
+            2 if is_message && straight => Heed::Work,
+            _ if is_message && straight => Heed::Turns,
+            _ if !is_message && !collective.rooted() && bytes <= LOOKED_ON_BYTES => Heed::Work,
+            _ => Heed::Nothing,
+        }
     }
 }
 
@@ -145,7 +162,7 @@ pub(super) fn run(
         if moved {
             tries.moved();
         } else {
-            if !tries.again(fabric, awaited.filter(|_| call.decision.looks_on)) {
+            if !tries.again(fabric, awaited, call.decision.heed) {
                 return Ok(false);
             }
             fabric.progress()?;
@@ -184,7 +201,7 @@ fn run_plain(
         if moved {
             tries.moved();
         } else {
-            if !tries.again(fabric, awaited.filter(|_| call.decision.looks_on)) {
+            if !tries.again(fabric, awaited, call.decision.heed) {
                 return Ok(false);
             }
             fabric.progress()?;
@@ -216,12 +233,17 @@ mod tests {
     fn short_calls_without_a_root_look_on_where_cores_are_shared_evenly() {
         let (all, long) = (Collective::AllReduce, LOOKED_ON_BYTES + 1);
         for straight in [false, true] {
-            for (ranks_of_a_core, looks) in [(0, false), (1, false), (2, true), (4, true)] {
-                assert_eq!(looks_on(all, LOOKED_ON_BYTES, straight, ranks_of_a_core), looks);
-                assert!(!looks_on(all, long, straight, ranks_of_a_core));
-                assert!(!looks_on(Collective::Reduce, 8, straight, ranks_of_a_core));
-                let message = looks_on(Collective::Recv, 8, straight, ranks_of_a_core);
-                assert_eq!(message, straight && ranks_of_a_core == 2);
+            for (ranks_of_a_core, heeds, in_messages) in [
+                (0, Heed::Nothing, Heed::Nothing),
+                (1, Heed::Nothing, Heed::Nothing),
+                (2, Heed::Work, Heed::Work),
+                (4, Heed::Work, Heed::Turns),
+            ] {
+                assert_eq!(Heed::of(all, LOOKED_ON_BYTES, straight, ranks_of_a_core), heeds);
+                assert_eq!(Heed::of(all, long, straight, ranks_of_a_core), Heed::Nothing);
+                assert_eq!(Heed::of(Collective::Reduce, 8, straight, ranks_of_a_core), Heed::Nothing);
+                let message = Heed::of(Collective::Recv, 8, straight, ranks_of_a_core);
+                assert_eq!(message, if straight { in_messages } else { Heed::Nothing });
             }
         }
     }
@@ -229,13 +251,15 @@ mod tests {
     #[test]
     fn who_shares_a_core_gives_it_up_between_looks() {
         let wait = WaitSettings::default();
-        let (fabric, _) = Fabric::open(&TransportSettings::default(), Rank(0), 1).unwrap();
+        let (mut fabric, _) = Fabric::open(&TransportSettings::default(), Rank(0), 1).unwrap();
         let (apart, crowded) = (Tries::of(&wait), Tries::of(&wait.on_host(4, 2)));
         assert_eq!((apart.left, apart.yields), (POLLS, false));
         assert_eq!((crowded.left, crowded.yields), (TURNS, true));
         for (mut tries, looks) in [(apart, POLLS), (crowded, TURNS), (Tries::NONE, 0)] {
             assert_eq!(
-                std::iter::repeat_with(|| tries.again(&fabric, None)).take_while(|again| *again).count(),
+                std::iter::repeat_with(|| tries.again(&mut fabric, None, Heed::Nothing))
+                    .take_while(|again| *again)
+                    .count(),
                 looks as usize
             );
         }

@@ -9,7 +9,7 @@ use super::checksum::{ChecksumReceive, ChecksumSend, TRAILER_BYTES};
 use super::edge::{EdgeName, ReceiveKind, SendKind};
 use super::fault;
 use super::net::{Network, Peers, SlotShape, Vigil};
-use super::shm::{Ends, MOST_EXCHANGED, MemoryReceive, MemorySend, Neighbours, Pool, Regions, Way};
+use super::shm::{Ends, MOST_EXCHANGED, MemoryReceive, MemorySend, Neighbours, Pool, Regions, Turns, Way};
 use super::trace::{TraceReceive, TraceSend};
 use super::{
     Bell, Checksum, EdgeKey, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo, TransportSettings,
@@ -44,6 +44,8 @@ pub(super) struct Connected {
     pub(super) wait: WaitSettings,
     /// Ranks of this host for each core, if that comes out even; else 0.
     pub(super) ranks_of_a_core: usize,
+    /// The order in which ranks of a core take turns.
+    pub(super) turns: Turns,
     pub(super) relay: Arc<dyn Relay>,
     pub(super) infos: Vec<TransportInfo>,
     /// Started when the first edge needs it.

@@ -10,7 +10,7 @@ use ccl_plugin_host::NetPlugin;
 
 use super::connected::Connected;
 use super::net::{Network, Peers, SlotShape};
-use super::shm::{FEW_RANKS, Layout, Lookout, Neighbours, Own, Presence, Regions};
+use super::shm::{FEW_RANKS, Layout, Lookout, Neighbours, Own, Presence, Regions, Turns};
 use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo};
 use super::{SharedMemory, TransportSettings, WaitSettings, agree, host};
 use crate::config::NameFilter;
@@ -206,6 +206,7 @@ impl Fabric {
             vigil,
             wait,
             ranks_of_a_core: self.count_ranks_of_a_core(&infos),
+            turns: Turns::default(),
             relay,
             infos,
             network: None,
@@ -527,6 +528,14 @@ impl Fabric {
     pub(crate) fn yield_core(&self) {
         match &self.connected {
             Some(connected) => connected.bell.yield_core(),
+            None => std::thread::yield_now(),
+        }
+    }
+
+    /// Lets others have the core, to come back behind `peer` if that shares it.
+    pub(crate) fn give_turn(&mut self, peer: Rank) {
+        match &mut self.connected {
+            Some(Connected { turns, neighbours, .. }) => turns.give(neighbours, peer),
             None => std::thread::yield_now(),
         }
     }

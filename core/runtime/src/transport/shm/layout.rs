@@ -1,7 +1,7 @@
 //! Where everything lies in a region: a pure function of a few numbers that all ranks agree on.
 //!
 //! ```text
-//! header       magic, digest, nonce; the bell; whether its owner is at work; one probe word for each local rank
+//! header       magic, digest, nonce; the bell; whether its owner is at work; turns of its core; one probe word for each local rank
 //! control      for each edge: the head line, then the lines of messages
 //! payload      for each edge: a short payload for each line, then slots, on page boundaries
 //! ```
@@ -19,6 +19,7 @@ use ccl_plan::cost::SHORT_BYTES;
 use super::bell::BellLine;
 use super::exchange::{MOST_EXCHANGED, RETURNED};
 use super::presence::PresenceLine;
+use super::turns::TurnLine;
 use crate::memory::{Mapping, PeerMemory};
 
 /// The shape of every region of one communicator on one host.
@@ -55,6 +56,7 @@ struct Header {
     visiting: AtomicU32,
     bell: BellLine,
     presence: PresenceLine,
+    turns: TurnLine,
 }
 
 /// So many ranks of a host can afford slots that are in no core's own cache when they are filled again (ADR 0055).
@@ -271,6 +273,10 @@ impl Region {
         &self.header().presence
     }
 
+    pub(super) fn turns(&self) -> &TurnLine {
+        &self.header().turns
+    }
+
     /// Where the edge from local rank `source` lies; `None` outside the layout.
     pub(super) fn edge(&self, source: usize, channel: Channel, tag: u8) -> Option<EdgePlace> {
         let layout = &self.layout;
@@ -353,7 +359,7 @@ const LINES: usize = 64;
 /// Slots in turn serve longer messages better: the few lines that short payloads go round are in the caches of both
 /// cores, and each takes them from the other again (ADR 0060).
 const SHORT_IN_TURN_BYTES: usize = 2048;
-const MAGIC: u64 = u64::from_le_bytes(*b"cclshm03");
+const MAGIC: u64 = u64::from_le_bytes(*b"cclshm04");
 
 #[cfg(test)]
 mod tests {

@@ -14,6 +14,7 @@ mod place;
 mod presence;
 mod ring;
 mod slots;
+mod turns;
 mod visits;
 
 pub use bell::Bell;
@@ -26,4 +27,5 @@ pub(crate) use pace::{Filler, Filling};
 pub(crate) use place::Ends;
 pub(crate) use presence::{Lookout, Presence};
 pub(super) use slots::{Location, Reader};
+pub(crate) use turns::Turns;
 pub(crate) use visits::Visitors;

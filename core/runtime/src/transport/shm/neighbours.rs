@@ -188,6 +188,11 @@ impl Neighbours {
         self.regions[local].as_ref().ok().map(Arc::as_ref)
     }
 
+    /// The same, to be kept.
+    pub(super) fn shared_region(&self, local: usize) -> Option<Arc<Region>> {
+        self.regions[local].as_ref().ok().cloned()
+    }
+
     /// Whether the rank at a place is a thread of this process.
     pub(super) fn is_thread(&self, local: usize) -> bool {
         self.threads[local]

@@ -60,8 +60,13 @@ impl Presence {
         self.0 & AWAY != 0
     }
 
+    /// Whether the owner has said where it is.
+    pub(super) fn is_said(self) -> bool {
+        self.0 >> 1 != 0
+    }
+
     /// Whether two ranks use the same core, as far as they have said so.
-    fn shares_with(self, other: Presence) -> bool {
+    pub(super) fn shares_with(self, other: Presence) -> bool {
         self.0 >> 1 == other.0 >> 1
     }
 }
