@@ -24,6 +24,7 @@
 mod acceptor;
 mod config;
 mod connect;
+mod convoy;
 mod interfaces;
 mod listen;
 mod pacing;
@@ -74,8 +75,8 @@ struct Context {
     aborted: AtomicBool,
     /// Messages written so far, around the end.
     writes: AtomicU32,
-    /// And read.
-    reads: AtomicU32,
+    /// How often nothing had come.
+    waits: AtomicU32,
 }
 
 impl SocketNet {
@@ -178,15 +179,15 @@ impl Context {
         self.writes.load(Ordering::Relaxed)
     }
 
-    /// A message was read.
+    /// Nothing had come.
     #[inline]
-    fn count_read(&self) {
-        count(&self.reads);
+    fn count_wait(&self) {
+        count(&self.waits);
     }
 
     #[inline]
-    fn reads(&self) -> u32 {
-        self.reads.load(Ordering::Relaxed)
+    fn waits(&self) -> u32 {
+        self.waits.load(Ordering::Relaxed)
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ccl_plugin::Error;
 use ccl_plugin::net::{Elsewhere, Request, SendBuffer, SendComm};
 
-use crate::pacing::Pacing;
+use crate::convoy::{Convoy, Step};
 use crate::recv::SocketRecv;
 use crate::slots::{SLOTS, Slots, request};
 use crate::stream::{Piece, Stream, piece, total};
@@ -49,7 +49,7 @@ struct Pending {
 
 struct Lane {
     stream: Stream,
-    pacing: Pacing,
+    convoy: Convoy,
     queue: VecDeque<Part>,
 }
 
@@ -75,9 +75,9 @@ impl SocketSend {
         context: Arc<Context>,
     ) -> SocketSend {
         let lane = |stream: Stream| {
-            let pacing = stream.pacing();
+            let convoy = stream.convoy();
             // Each message may have a filler before it.
-            Lane { stream, pacing, queue: VecDeque::with_capacity(2 * SLOTS) }
+            Lane { stream, convoy, queue: VecDeque::with_capacity(2 * SLOTS) }
         };
         SocketSend {
             lanes: streams.into_iter().map(lane).collect(),
@@ -115,7 +115,9 @@ impl SocketSend {
         }
         self.context.count_write();
         let was_held = std::mem::replace(&mut self.is_held, held == Held::Yes);
-        let header = Header { bytes: message.bytes as u64, tag: message.tag }.encode();
+        let step = self.lanes[0].travels(message.bytes, &self.context);
+        let header =
+            Header { bytes: message.bytes as u64, tag: message.tag, is_marked: step.marks() }.encode();
         let sequence = self.slots.take(Pending { header, parts_left: 0 });
         for lane in 0..self.lanes.len() {
             let (offset, bytes) = share(message.bytes, self.lanes.len(), self.stripe_min_bytes, lane);
@@ -124,8 +126,6 @@ impl SocketSend {
             }
             let header_left = if lane == 0 { HEADER_BYTES } else { 0 };
             let data = message.data.wrapping_add(offset);
-            let Lane { stream, pacing, .. } = &mut self.lanes[lane];
-            stream.pace(pacing, bytes, self.context.reads());
             let was_empty = self.lanes[lane].queue.is_empty();
             if lane == 0 && message.bytes >= FILLED_BYTES {
                 self.fill(sequence, was_held);
@@ -138,6 +138,9 @@ impl SocketSend {
         }
         if was_held && held == Held::No {
             self.progress()?;
+        }
+        if step == Step::Form {
+            self.lanes[0].form();
         }
         Ok(Some(request(sequence)))
     }
@@ -158,10 +161,10 @@ impl SocketSend {
     /// As [`Elsewhere`] says.
     unsafe fn write_from(&mut self, message: SendBuffer, of: Elsewhere) -> Result<Request, Error> {
         self.context.count_write();
-        let header = Header { bytes: message.bytes as u64, tag: message.tag }.encode();
+        let step = self.lanes[0].travels(message.bytes, &self.context);
+        let header =
+            Header { bytes: message.bytes as u64, tag: message.tag, is_marked: step.marks() }.encode();
         let rest_bytes = message.bytes - of.head_bytes;
-        let Lane { stream, pacing, .. } = &mut self.lanes[0];
-        stream.pace(pacing, message.bytes, self.context.reads());
         let filler_bytes = if message.bytes >= FILLED_BYTES { FILLER_BYTES } else { 0 };
         let pieces = [
             piece(FILLER.as_ptr(), filler_bytes),
@@ -170,10 +173,11 @@ impl SocketSend {
             piece(of.data, rest_bytes),
         ];
         // SAFETY: the caller's contract; the header is here.
-        let wrote = match unsafe { stream.write_pieces(&pieces[usize::from(filler_bytes == 0)..]) } {
-            Ok(wrote) => wrote.unwrap_or(0),
-            Err(error) => return Err(self.fail(Error::system("send", &error))),
-        };
+        let wrote =
+            match unsafe { self.lanes[0].stream.write_pieces(&pieces[usize::from(filler_bytes == 0)..]) } {
+                Ok(wrote) => wrote.unwrap_or(0),
+                Err(error) => return Err(self.fail(Error::system("send", &error))),
+            };
         let sequence = self.slots.take(Pending { header, parts_left: 0 });
         let mut filler = Part { sequence, header_left: 0, data: FILLER.as_ptr(), bytes: filler_bytes };
         let mut part = Part { sequence, header_left: HEADER_BYTES, data: message.data, bytes: message.bytes };
@@ -188,6 +192,9 @@ impl SocketSend {
             let left = [filler, part].into_iter().filter(|part| !part.is_written());
             self.slots.at(sequence).parts_left = left.clone().count();
             self.lanes[0].queue.extend(left);
+        }
+        if step == Step::Form {
+            self.lanes[0].form();
         }
         Ok(request(sequence))
     }
@@ -291,6 +298,26 @@ impl SendComm for SocketSend {
     }
 }
 
+impl Lane {
+    /// How a message of so many bytes travels, which is about to be queued.
+    #[inline]
+    fn travels(&mut self, bytes: usize, context: &Context) -> Step {
+        let step = self.convoy.sends(bytes, context.waits());
+        if step == Step::Disband {
+            self.stream.go_alone(true);
+        }
+        step
+    }
+
+    /// Lets what comes next wait for company, if the marked message ahead of it does not wait here.
+    #[cold]
+    fn form(&mut self) {
+        if self.queue.is_empty() && self.stream.go_alone(false) {
+            self.convoy.formed();
+        }
+    }
+}
+
 impl Drop for Lane {
     /// The direction ends, whatever becomes of the other.
     fn drop(&mut self) {
@@ -367,7 +394,8 @@ mod tests {
         let mut came = vec![0; ahead + payload.len()];
         peer.read_exact(&mut came).unwrap();
         let header = came[..ahead - head].last_chunk().unwrap();
-        Header::decode(header) == Some(Header { bytes: (head + payload.len()) as u64, tag: 0 })
+        Header::decode(header)
+            == Some(Header { bytes: (head + payload.len()) as u64, tag: 0, is_marked: false })
             && came[ahead..] == *payload
     }
 
@@ -412,4 +440,56 @@ mod tests {
         }
         assert!(reader.join().unwrap());
     }
+
+    /// Sends so many messages of `bytes`, with `waits` before each, and reads which of them are marked.
+    fn marks(
+        (send, peer): &mut (SocketSend, TcpStream),
+        messages: usize,
+        bytes: usize,
+        waits: usize,
+    ) -> Vec<bool> {
+        let payload = vec![7; bytes];
+        for _ in 0..messages {
+            (0..waits).for_each(|_| send.context.count_wait());
+            let request = send.post(message(&payload), Held::No).unwrap().unwrap();
+            assert!(send.test(request).unwrap());
+        }
+        let mut came = vec![0; HEADER_BYTES + bytes];
+        let mut read = || {
+            peer.read_exact(&mut came).unwrap();
+            Header::decode(came.first_chunk().unwrap()).unwrap().is_marked
+        };
+        (0..messages).map(|_| read()).collect()
+    }
+
+    #[test]
+    fn streams_of_short_messages_are_marked_and_wait_for_company() {
+        let mut pair = pair();
+        let marks = marks(&mut pair, STREAM, 8, 0);
+        let first = marks.iter().position(|is_marked| *is_marked).unwrap();
+        assert!(first > 0 && marks[first..].iter().all(|is_marked| *is_marked), "{marks:?}");
+        assert!(!pair.0.lanes[0].stream.goes_alone());
+    }
+
+    #[test]
+    fn long_messages_and_those_of_who_waits_go_alone() {
+        let mut pair = pair();
+        marks(&mut pair, STREAM, 8, 0);
+        assert_eq!(marks(&mut pair, 1, FILLED_BYTES - 1, 0), [false]);
+        assert!(pair.0.lanes[0].stream.goes_alone());
+        assert!(!marks(&mut pair, STREAM, 8, 1).contains(&true));
+        assert!(pair.0.lanes[0].stream.goes_alone());
+    }
+
+    #[test]
+    fn what_waits_in_the_queue_forms_nothing() {
+        let mut pair = pair();
+        for _ in 0..STREAM {
+            pair.0.post(message(&[7; 8]), Held::Yes).unwrap().unwrap();
+        }
+        assert!(pair.0.lanes[0].stream.goes_alone());
+    }
+
+    /// More than make a stream, and fewer than may be under way.
+    const STREAM: usize = SLOTS - 1;
 }

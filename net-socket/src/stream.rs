@@ -14,14 +14,15 @@ use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::config::Config;
-use crate::pacing::{self, Pacing};
+use crate::convoy::Convoy;
+use crate::pacing;
 
 /// A connected, or connecting, non-blocking socket. The two directions of a turned connection share
 /// it: one only writes, the other only reads.
 pub(crate) struct Stream {
     socket: Arc<Socket>,
-    /// Whether the system would pace it, and in vain.
-    may_pace: bool,
+    /// Whether it leaves no host.
+    is_near: bool,
 }
 
 /// Memory for one system call. Only addresses: who makes the call answers for them.
@@ -41,7 +42,9 @@ impl Stream {
             .map_err(|error| Error::system("make a socket", &error))?;
         let near = stays_on_host(from, to);
         tune(&socket, config, near);
-        let may_pace = near && pacing::turn_off(&socket);
+        if near {
+            pacing::turn_off(&socket);
+        }
         if from.is_ipv4() == to.is_ipv4() {
             no_port_yet(&socket);
             socket
@@ -52,7 +55,7 @@ impl Stream {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
                 Err(connect_error(&error, from, to))
             }
-            _ => Ok(Stream { socket: Arc::new(socket), may_pace }),
+            _ => Ok(Stream { socket: Arc::new(socket), is_near: near }),
         }
     }
 
@@ -67,23 +70,44 @@ impl Stream {
         if may_pace && !near {
             pacing::turn_on(&socket);
         }
-        Ok(Stream { socket: Arc::new(socket), may_pace: may_pace && near })
+        Ok(Stream { socket: Arc::new(socket), is_near: near })
     }
 
     /// The same socket, for the other direction.
     pub(crate) fn turned(&self) -> Stream {
-        Stream { socket: Arc::clone(&self.socket), may_pace: self.may_pace }
+        Stream { socket: Arc::clone(&self.socket), is_near: self.is_near }
     }
 
-    /// How its sending side is paced, from now on.
-    pub(crate) fn pacing(&self) -> Pacing {
-        Pacing::off(self.may_pace)
+    /// Whether its messages wait for company, from now on.
+    pub(crate) fn convoy(&self) -> Convoy {
+        Convoy::new(self.is_near)
     }
 
-    /// A message of so many bytes is about to be sent, after `reads` messages came from whomever.
-    #[inline]
-    pub(crate) fn pace(&self, pacing: &mut Pacing, bytes: usize, reads: u32) {
-        pacing.sends(bytes, reads, &self.socket);
+    /// Lets what is written leave at once, or wait until what went before it is acknowledged; whether the kernel complies.
+    #[cold]
+    pub(crate) fn go_alone(&self, alone: bool) -> bool {
+        self.socket.set_tcp_nodelay(alone).is_ok()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn goes_alone(&self) -> bool {
+        self.socket.tcp_nodelay().unwrap()
+    }
+
+    /// Acknowledges what was read, if that has not been done.
+    pub(crate) fn acknowledge(&self) {
+        // Even, unlike 1: those after it are put off again.
+        let once: libc::c_int = 2;
+        // SAFETY: an int option. A refusal costs time only.
+        unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_QUICKACK,
+                (&raw const once).cast(),
+                size_of_val(&once) as libc::socklen_t,
+            );
+        }
     }
 
     /// What to poll.

@@ -127,12 +127,14 @@ impl Hello {
 pub(crate) struct Header {
     pub(crate) bytes: u64,
     pub(crate) tag: u32,
+    /// Whether what comes after it may wait until it is acknowledged (ADR 0100).
+    pub(crate) is_marked: bool,
 }
 
 impl Header {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[..4].copy_from_slice(HEADER_MAGIC);
+        bytes[..4].copy_from_slice(if self.is_marked { MARKED_MAGIC } else { HEADER_MAGIC });
         bytes[4..8].copy_from_slice(&self.tag.to_le_bytes());
         bytes[8..].copy_from_slice(&self.bytes.to_le_bytes());
         bytes
@@ -141,11 +143,13 @@ impl Header {
     /// The header, or nothing if the stream is out of step.
     #[inline]
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
+        let is_marked = &bytes[..4] == MARKED_MAGIC;
         let header = Header {
+            is_marked,
             tag: u32::from_le_bytes(array(&bytes[4..8])),
             bytes: u64::from_le_bytes(array(&bytes[8..])),
         };
-        (&bytes[..4] == HEADER_MAGIC).then_some(header)
+        (is_marked || &bytes[..4] == HEADER_MAGIC).then_some(header)
     }
 }
 
@@ -187,8 +191,9 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
 }
 
 const HANDLE_MAGIC: &[u8; 8] = b"cclsokL1";
-const HELLO_MAGIC: &[u8; 8] = b"cclsokH2";
+const HELLO_MAGIC: &[u8; 8] = b"cclsokH3";
 const HEADER_MAGIC: &[u8; 4] = b"ccM1";
+const MARKED_MAGIC: &[u8; 4] = b"ccS1";
 const FILLER_MAGIC: &[u8; 4] = b"ccF1";
 /// Shares begin on a page, so that no two sockets' copies touch one cache line or page.
 const SHARE_ALIGN_BYTES: usize = 4096;
@@ -215,10 +220,10 @@ mod tests {
         }
 
         #[test]
-        fn what_is_encoded_is_decoded(key in any::<[u8; 32]>(), cookie: u64, connection: u64, stripe_min_bytes: u64, lanes in 1u16..=16, tag: u32, bytes: u64) {
+        fn what_is_encoded_is_decoded(key in any::<[u8; 32]>(), cookie: u64, connection: u64, stripe_min_bytes: u64, lanes in 1u16..=16, tag: u32, bytes: u64, is_marked: bool) {
             let hello = Hello { key, cookie, connection, stripe_min_bytes, lane: lanes - 1, lanes };
             prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-            let header = Header { bytes, tag };
+            let header = Header { bytes, tag, is_marked };
             prop_assert_eq!(Header::decode(&header.encode()), Some(header));
         }
 
@@ -228,7 +233,7 @@ mod tests {
             prop_assert_eq!((filler_bytes(&bytes), Header::decode(&bytes)), (Some(FILLER_BYTES), None));
             bytes[8..].copy_from_slice(&rest.to_le_bytes());
             prop_assert_eq!(filler_bytes(&bytes).is_some(), rest <= (MOST_FILLER_BYTES - HEADER_BYTES) as u64);
-            prop_assert_eq!(filler_bytes(&Header { bytes: rest, tag: 0 }.encode()), None);
+            prop_assert_eq!(filler_bytes(&Header { bytes: rest, tag: 0, is_marked: false }.encode()), None);
         }
 
         #[test]
