@@ -18,7 +18,7 @@ use super::captured::{Captured, Leases, Used};
 use super::channels::{Channels, DeviceCut};
 use super::dormant::{Dormant, Kept};
 use super::edges::Edges;
-use super::group::Grouped;
+use super::group::{Grouped, Open};
 use super::kernels::Kernels;
 use super::launch::{Prepared, StreamPlace};
 use super::lent::{self, Lending, Registration};
@@ -65,6 +65,8 @@ pub(crate) struct DeviceEngine {
     pub(super) captured: Captured,
     pub(super) lending: Lending,
     pub(super) windows: Windows,
+    /// Of the group whose messages are being made ready.
+    pub(super) open: Open,
     /// Why a pump has nothing more to fetch: an error if a call still waits for it.
     ended: Option<(Error, Instant)>,
     pub(super) staging: Staging,
@@ -166,16 +168,6 @@ impl Queued {
     /// Of the capture that its stream takes part in.
     pub(super) fn capture(&self) -> Option<u64> {
         self.target.as_ref()?.capture.as_ref().map(CaptureInfo::id)
-    }
-
-    /// Blocks of a program that is to be interpreted.
-    pub(super) fn blocks(&self) -> u32 {
-        self.prepared.as_ref().and_then(Prepared::interpreted).map_or(0, |(_, blocks)| blocks)
-    }
-
-    /// How much room it has brought for its group's messages.
-    pub(super) fn list_bytes(&self) -> Option<usize> {
-        Some(self.prepared.as_ref()?.list.as_ref()?.bytes())
     }
 }
 
@@ -282,6 +274,7 @@ impl DeviceEngine {
             captured: Captured::default(),
             lending,
             windows,
+            open: Open::default(),
             ended: None,
             staging: Staging::default(),
             kernels,
@@ -633,8 +626,7 @@ impl DeviceEngine {
         }
         let _entered = self.enter()?;
         if is_caller {
-            let open = self.queue.iter_mut().filter(|queued| queued.grouped == Grouped::Open);
-            open.for_each(|queued| queued.grouped = Grouped::Closed);
+            self.close_group();
         }
         self.launch_ready(fabric, is_caller)
     }
@@ -716,17 +708,22 @@ impl DeviceEngine {
     fn finish_done(&mut self) -> Result<bool, Stop> {
         let (mut moved, mut index) = (false, 0);
         // Messages that were launched together share an event.
-        let mut asked: Option<(*const Event, Progress)> = None;
+        let mut asked: (*const Event, Progress) = (std::ptr::null(), Progress::NotReady);
         self.unfinished.clear();
         while index < self.queue.len() {
             let Some(event) = &self.queue[index].event else { return Ok(moved) };
-            let order = self.queue[index].order();
-            let mut progress = || match asked {
-                Some((known, progress)) if known == Arc::as_ptr(event) => Ok(progress),
-                _ => event.query().map_err(failed).inspect(|now| asked = Some((Arc::as_ptr(event), *now))),
-            };
-            if self.unfinished.contains(&order) || progress()? == Progress::NotReady {
-                self.unfinished.push(order);
+            if asked.0 != Arc::as_ptr(event) {
+                let order = self.queue[index].order();
+                let progress = match self.unfinished.contains(&order) {
+                    true => Progress::NotReady,
+                    false => event.query().map_err(failed)?,
+                };
+                asked = (Arc::as_ptr(event), progress);
+                if progress == Progress::NotReady {
+                    self.unfinished.push(order);
+                }
+            }
+            if asked.1 == Progress::NotReady {
                 index += 1;
                 continue;
             }

@@ -6,6 +6,7 @@
 //! many lists, and put the same rounds into each, in ascending order: what a list waits for is a message of its own round, whose
 //! other end waits for earlier rounds only.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ccl_cuda::{CaptureInfo, Launch, PinnedMemory, Stream};
@@ -29,6 +30,17 @@ pub(super) enum Grouped {
     Open,
     /// All are there.
     Closed,
+}
+
+/// What messages that are launched together take, as far as they are there.
+#[derive(Default)]
+pub(super) struct Open {
+    messages: usize,
+    lists: BTreeSet<u32>,
+    /// Blocks of the longest.
+    each: u32,
+    /// Room for so many of the table has been brought.
+    table_bytes: usize,
 }
 
 /// Where a message is among those that are launched together.
@@ -81,27 +93,34 @@ pub(super) fn rounds(n: u32, room: u32, channels: u16) -> u32 {
 }
 
 impl DeviceEngine {
-    /// Makes what a message more takes that is launched with those of its group before it. Blocks for the device.
+    /// Makes what one message more takes that is launched with those of its group before it. Blocks for the device.
     ///
     /// # Errors
     ///
     /// Of the driver; blocks that do not fit the device.
     pub(super) fn prepare_grouped(&mut self, order: Order, blocks: u32) -> Result<Option<PinnedMemory>> {
-        let open = || self.queue.iter().filter(|queued| queued.grouped == Grouped::Open);
-        let count = open().count() + 1;
-        if count == 1 {
+        let list = self.place(order).list;
+        let open = &mut self.open;
+        open.messages += 1;
+        open.lists.insert(list);
+        open.each = open.each.max(blocks);
+        if open.messages == 1 {
             return Ok(None);
         }
-        let places = open().map(|queued| queued.order()).chain([order]).map(|order| self.place(order));
-        let lists = Table::of(&places.collect::<Vec<_>>()).lists;
-        let each = open().map(Queued::blocks).fold(blocks, u32::max);
-        let room = open().filter_map(Queued::list_bytes).max().unwrap_or(0);
-        self.group_kernel()?.admit(lists * each, self.peers.sharing, &self.opened)?;
-        let bytes = count * size_of::<GroupedCall>();
-        if bytes <= room {
+        let (needed, bytes) = (open.lists.len() as u32 * open.each, open.messages * size_of::<GroupedCall>());
+        self.group_kernel()?.admit(needed, self.peers.sharing, &self.opened)?;
+        if bytes <= self.open.table_bytes {
             return Ok(None);
         }
-        self.staging.pinned(bytes.next_power_of_two().max(LEAST_TABLE_BYTES), &self.opened).map(Some)
+        self.open.table_bytes = bytes.next_power_of_two().max(LEAST_TABLE_BYTES);
+        self.staging.pinned(self.open.table_bytes, &self.opened).map(Some)
+    }
+
+    /// Nothing more comes to the messages that are launched together.
+    pub(super) fn close_group(&mut self) {
+        self.open = Open::default();
+        let open = self.queue.iter_mut().filter(|queued| queued.grouped == Grouped::Open);
+        open.for_each(|queued| queued.grouped = Grouped::Closed);
     }
 
     /// Launches all messages of the group that is closed, those of each capture together; whether there was any. Waits for
