@@ -93,6 +93,7 @@ impl Bell {
             None => limit,
         };
         let Ok(limit) = limit.try_into() else { return };
+        self.region.turns().wake_follower();
         self.region.presence().leave(|| {
             // EAGAIN (rung meanwhile), ETIMEDOUT and EINTR all mean: look again.
             let _ = futex::wait(&self.line().rings, futex::Flags::empty(), heard, Some(&limit));
@@ -102,6 +103,7 @@ impl Bell {
     /// Lets others have the core, and has peers know.
     #[inline]
     pub(crate) fn yield_core(&self) {
+        self.region.turns().wake_follower();
         self.region.presence().leave(std::thread::yield_now);
     }
 

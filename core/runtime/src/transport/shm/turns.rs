@@ -61,13 +61,19 @@ struct Patience {
 
 impl TurnLine {
     /// The core is about to be given away by the owner: whoever wants to come behind it is woken.
-    fn wake_follower(&self) {
+    #[inline]
+    pub(super) fn wake_follower(&self) {
         // Relaxed, here and below: hints, which order nothing.
         if self.follower.load(Ordering::Relaxed) != 0 {
-            self.follower.store(0, Ordering::Relaxed);
-            // Shared, not private: the sleeper may be another process. A failure only delays it.
-            let _ = futex::wake(&self.follower, futex::Flags::empty(), 1);
+            self.wake();
         }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.follower.store(0, Ordering::Relaxed);
+        // Shared, not private: the sleeper may be another process. A failure only delays it.
+        let _ = futex::wake(&self.follower, futex::Flags::empty(), 1);
     }
 
     fn settle(&self, settled: bool) {
@@ -181,6 +187,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::transport::shm::Bell;
 
     /// Says for both regions where this thread is, until that is the same core.
     fn on_one_core(neighbours: &[Neighbours; 2]) {
@@ -255,8 +262,8 @@ mod tests {
 
     #[test]
     fn who_follows_is_woken_by_whoever_it_follows() {
-        let region = Region::for_tests(2);
-        let line = region.turns();
+        let region = Arc::new(Region::for_tests(2));
+        let (line, bell) = (region.turns(), Bell::of(Arc::clone(&region)));
         std::thread::scope(|scope| {
             let follower = scope.spawn(|| {
                 // Sleeps are bounded, so one may end before the other thread comes.
@@ -267,7 +274,7 @@ mod tests {
                 })
             });
             while !follower.is_finished() {
-                line.wake_follower();
+                bell.yield_core();
             }
             assert!(follower.join().unwrap(), "no sleep was ended");
         });
