@@ -210,7 +210,9 @@ impl<'a> Group<'a> {
     /// [`Communicator::enqueue`], and the group does not wait for it.
     ///
     /// All calls of the group are made ready before the first is launched, so one thread can hold ranks of several
-    /// devices. Messages of the group run side by side.
+    /// devices. A communicator's collectives go first, in the order they were added, then all its messages together, whatever their
+    /// order: a collective and a message of one group must not use what the other makes. Communicators that share a stream follow each
+    /// other in an order that all ranks share.
     ///
     /// # Safety
     ///
