@@ -172,8 +172,8 @@ settings! {
         hostid: Option<String> = "", CCL_HOSTID [NCCL_HOSTID], May;
         /// The bytes of all slots of an edge together.
         buffsize: Bytes = "512K", CCL_BUFFSIZE [NCCL_BUFFSIZE], Must;
-        /// The slots of an edge: the long messages that may be under way on it. If it is 8, ranks of one host that share
-        /// the cores of a processor of AMD use 4 of twice the length in shared memory.
+        /// The slots of an edge: the long messages that may be under way on it. If it is 8, up to 4 ranks of
+        /// one host, and more that share its cores, use 4 of twice the length in shared memory on a processor of AMD.
         slots: Between<2, 1024> = "8", CCL_SLOTS, Must;
         /// The bytes of a chunk; chosen by size if not set.
         chunk_bytes: Option<Bytes> = "", CCL_CHUNK_BYTES, Must;

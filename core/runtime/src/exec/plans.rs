@@ -362,7 +362,7 @@ impl Plans {
         };
         let lanes = program.lanes.len();
         let cells = usize::from(choice.channels) * lanes * usize::from(program.scratch_chunks);
-        let straight = !mapped && straight::may(tape.as_ref(), choice.channels, lanes, lending);
+        let straight = !mapped && straight::may(tape.as_ref(), choice.channels, lanes, lending, self.reach);
         let bytes = self.bytes(key.collective, key.dtype, key.count);
         Ok(Decision {
             straight,

@@ -680,7 +680,7 @@ const NEVER_ASKED_FOR_BYTES: usize = 8192;
 
 /// A lane takes no more steps in one go once it has moved so many bytes. A rank that reads 64 pieces of a long message
 /// one after the other lends nothing meanwhile: two ranks that exchange 16 MiB then take turns, and 1.5 times as long.
-const TURN_BYTES: usize = 256 << 10;
+pub(super) const TURN_BYTES: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {

@@ -8,9 +8,10 @@ use ccl_plan::{Collective, Rank};
 
 use super::host::{RunState, Stop, stages_input};
 use super::lending::Lending;
+use super::plans::Reach;
 use super::short::{self, Taken};
-use super::step::{Bindings, LaneStep};
-use super::tape::{Handing, Kind, Tape};
+use super::step::{Bindings, LaneStep, TURN_BYTES};
+use super::tape::{Entry, Handing, Kind, Tape};
 use crate::memory::scratch::Scratch;
 use crate::request::Bound;
 use crate::transport::{Fabric, Lookout, WaitSettings};
@@ -72,12 +73,20 @@ impl Tries {
 }
 
 /// Whether calls with this tape may go straight: short ones that lend nothing and meet nobody on the
-/// way.
-pub(super) fn may(tape: Option<&Tape>, channels: u16, lanes: usize, lending: Lending) -> bool {
+/// way, the farthest peer being reached as `reach` says.
+pub(super) fn may(tape: Option<&Tape>, channels: u16, lanes: usize, lending: Lending, reach: Reach) -> bool {
     let short = |tape: &Tape| {
-        let mut entries = (0..lanes).flat_map(|lane| tape.lane(lane));
-        entries.all(|entry| {
-            entry.kind != Kind::Barrier && entry.handing != Handing::Lent && entry.bytes <= SHORT_BYTES
+        let mut lanes = (0..lanes).map(|lane| tape.lane(lane));
+        lanes.all(|entries| {
+            let entries = entries.iter();
+            let plain = |entry: &Entry| entry.kind != Kind::Barrier && entry.handing != Handing::Lent;
+            entries.clone().all(plain)
+                && match reach {
+                    Reach::Memory | Reach::MemoryDirect => {
+                        entries.map(|entry| entry.bytes).sum::<usize>() <= TURN_BYTES
+                    }
+                    _ => entries.map(|entry| entry.bytes).max() <= Some(SHORT_NET_BYTES),
+                }
         })
     };
     let lends = !matches!(lending, Lending::Never | Lending::Nothing);
@@ -120,6 +129,8 @@ pub(super) fn run(
     mut tries: Tries,
 ) -> Result<bool, Stop> {
     let Some(tape) = &call.decision.tape else { return Ok(false) };
+    #[cfg(test)]
+    TAKEN.set(TAKEN.get() + 1);
     let scratch_chunks = usize::from(call.decision.program.scratch_chunks);
     if scratch_chunks > 0 {
         scratch.reserve(call.decision.scratch_bytes);
@@ -221,13 +232,44 @@ const POLLS: u32 = 500;
 const TURNS: u32 = 32;
 /// Longer calls take more time than looking on saves.
 const LOOKED_ON_BYTES: u64 = 64 << 10;
-/// Longer steps outweigh what an operation costs, and may be lent by peers.
-const SHORT_BYTES: usize = 8 << 10;
+/// Longer steps over a network outweigh what an operation costs.
+const SHORT_NET_BYTES: usize = 8 << 10;
+
+#[cfg(test)]
+thread_local! {
+    /// Calls of this thread that went straight, as far as that was.
+    static TAKEN: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::transport::TransportSettings;
+    use crate::{Config, local};
+
+    #[test]
+    fn calls_go_straight_for_a_turn_of_each_lane_in_memory_and_for_short_steps_over_a_network() {
+        for (network, bytes, straight) in [
+            ("0", TURN_BYTES, true),
+            ("0", TURN_BYTES + 1, false),
+            ("1", SHORT_NET_BYTES, true),
+            ("1", SHORT_NET_BYTES + 1, false),
+        ] {
+            let vars = [("CCL_SHM_DISABLE", network), ("CCL_DIRECT_BYTES", "0"), ("CCL_MAPPED_BYTES", "0")];
+            let config = Config::from_vars(vars.into_iter().chain([("CCL_PROGRESS_THREAD", "0")])).unwrap();
+            let outcomes = local::try_run_with(&config, 2, |comm| {
+                let (mut data, before) = (vec![comm.rank().0 as u8; bytes], TAKEN.get());
+                match comm.rank() {
+                    Rank(0) => comm.send(&data, Rank(1))?,
+                    _ => comm.recv(&mut data, Rank(0))?,
+                }
+                assert!(data.iter().all(|byte| *byte == 0));
+                Ok(TAKEN.get() - before)
+            });
+            let taken: Vec<u32> = outcomes.unwrap().into_iter().map(|taken| taken.unwrap()).collect();
+            assert_eq!(taken, [u32::from(straight); 2], "{bytes} bytes");
+        }
+    }
 
     #[test]
     fn short_calls_without_a_root_look_on_where_cores_are_shared_evenly() {

@@ -586,12 +586,14 @@ impl Fabric {
         Neighbours::connect(&own, layout, &all, me, halfway, check)
     }
 
-    /// The slots of edges in memory, and their bytes: others than settings say where all ranks are on one host and share its cores.
+    /// The slots of edges in memory, and their bytes: others than settings say where all ranks are on one host, and few or share
+    /// its cores.
     fn choose_slots(&self, infos: &[TransportInfo]) -> (usize, usize) {
         let one_host = infos.iter().all(|info| info.is_on_host_of(&self.info));
         let shares_memory = self.settings.shared_memory == SharedMemory::Use;
-        match one_host && shares_memory && infos.len() > host::cores(infos.iter()).max(1) {
-            true => self.settings.crowded_slots(),
+        let most = host::cores(infos.iter()).max(1);
+        match one_host && shares_memory && (infos.len() <= FEW_RANKS || infos.len() > most) {
+            true => self.settings.long_slots(),
             false => (self.settings.slots, self.settings.slot_bytes),
         }
     }

@@ -135,9 +135,9 @@ impl TransportSettings {
         }
     }
 
-    /// The slots of an edge in memory between ranks that share cores, and the bytes of each: together as many as without that,
-    /// so that regions are no longer. AMD processors copy the faster the longer the blocks are (ADR 0093).
-    pub(super) fn crowded_slots(&self) -> (usize, usize) {
+    /// The slots of an edge in memory between few ranks of one host or ranks that share its cores, and the bytes of each: together
+    /// as many as without that, so that regions are no longer. AMD processors copy the faster the longer the blocks are (ADR 0093, 0102).
+    pub(super) fn long_slots(&self) -> (usize, usize) {
         let halves = self.slots >= 4 && self.slots.is_multiple_of(2);
         let fits = 2 * self.slot_bytes <= MOST_SLOT_BYTES;
         // Faults and traces are a rank's own, and all must choose the same.
@@ -224,7 +224,7 @@ mod tests {
         on_each(|| {
             for slot_bytes in [64 << 10, 21_888, 4 << 10] {
                 let settings = TransportSettings { slot_bytes, ..settings.clone() };
-                let longer = settings.crowded_slots();
+                let longer = settings.long_slots();
                 assert_eq!(longer, if is_of_amd() { (4, 2 * slot_bytes) } else { (8, slot_bytes) });
                 let layout = settings.layout(8);
                 let long = Layout { slots: longer.0, slot_bytes: longer.1, ..layout };
@@ -245,7 +245,7 @@ mod tests {
         ];
         on_each(|| {
             for settings in &asked {
-                assert_eq!(settings.crowded_slots(), (settings.slots, settings.slot_bytes), "{settings:?}");
+                assert_eq!(settings.long_slots(), (settings.slots, settings.slot_bytes), "{settings:?}");
             }
         });
     }

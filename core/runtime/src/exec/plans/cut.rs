@@ -3,6 +3,8 @@
 use ccl_plan::Collective;
 use ccl_plan::select::Advised;
 
+use crate::discover::processor::is_of_amd;
+
 /// How data may be cut; the same on all ranks.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut {
@@ -44,11 +46,29 @@ impl Cut {
         if wish == 0 { self.chunk_bytes } else { (wish / GRAIN_BYTES).max(1) * GRAIN_BYTES }
     }
 
-    /// Bytes to cut a share at if nobody wished for anything else.
+    /// Bytes to cut a share at if nobody wished for anything else. In memory its pieces are equally long: the slot that one rank
+    /// has read is what it fills next.
     pub(super) fn piece_bytes(&self, collective: Collective, share_bytes: usize) -> usize {
+        let most = self.most_piece_bytes(collective, share_bytes);
+        if self.room == Room::Other {
+            return most;
+        }
+        let pieces = share_bytes.div_ceil(most).max(1);
+        share_bytes.div_ceil(pieces).next_multiple_of(GRAIN_BYTES).min(most)
+    }
+
+    fn most_piece_bytes(&self, collective: Collective, share_bytes: usize) -> usize {
         let message = matches!(collective, Collective::Send | Collective::Recv);
-        let long = if flows_one_way(collective) { LONG_ONE_WAY_BYTES } else { LONG_SHARE_BYTES };
+        let (long, whole) = match flows_one_way(collective) {
+            true => (LONG_ONE_WAY_BYTES, WHOLE_SLOT_ONE_WAY_BYTES),
+            false => (LONG_SHARE_BYTES, WHOLE_SLOT_BYTES),
+        };
         match self.room {
+            Room::CoreForEach if is_of_amd() => match share_bytes {
+                ..=LONG_PIECE_BYTES if message => self.chunk_bytes,
+                _ if share_bytes >= whole => self.slot_bytes,
+                _ => LONG_PIECE_BYTES.min(self.slot_bytes),
+            },
             Room::CoreForEach if share_bytes >= long => LONG_PIECE_BYTES.min(self.slot_bytes),
             Room::CoreForEach if message && share_bytes <= SHORT_MESSAGE_BYTES => {
                 SHORT_PIECE_BYTES.min(self.chunk_bytes)
@@ -121,13 +141,17 @@ const LONG_PIECE_BYTES: usize = 64 << 10;
 const LONG_SHARE_BYTES: usize = 128 << 10;
 /// The same for what flows one way, and so is worth beginning early for longer.
 const LONG_ONE_WAY_BYTES: usize = 512 << 10;
+/// Shares that fill whole slots on AMD processors, where pieces are long as soon as they are several, and slots longer (ADR 0102).
+const WHOLE_SLOT_BYTES: usize = 512 << 10;
+const WHOLE_SLOT_ONE_WAY_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discover::processor::on_each;
 
     fn pieces(room: Room, collective: Collective, share_bytes: usize) -> usize {
-        let (slot_bytes, chunk_bytes) = (64 << 10, 32 << 10);
+        let (slot_bytes, chunk_bytes) = (128 << 10, 32 << 10);
         let direct = Direct::Never;
         let cut = Cut {
             slot_bytes,
@@ -155,11 +179,45 @@ mod tests {
 
     #[test]
     fn few_ranks_take_long_pieces_and_a_short_message_short_ones() {
-        assert_eq!(pieces(Room::FewOnFewer, Collective::AllReduce, 1), 64 << 10);
-        assert_eq!(pieces(Room::LongSlots, Collective::Send, 16 << 10), 64 << 10);
-        assert_eq!(pieces(Room::CoreForEach, Collective::Send, 16 << 10), 8 << 10);
-        assert_eq!(pieces(Room::CoreForEach, Collective::AllReduce, 128 << 10), 64 << 10);
-        assert_eq!(pieces(Room::CoreForEach, Collective::Reduce, 128 << 10), 32 << 10);
-        assert_eq!(pieces(Room::Other, Collective::AllGather, 64 << 20), 32 << 10);
+        use Collective::{AllGather, AllReduce, Reduce, Send};
+        assert_eq!(pieces(Room::FewOnFewer, AllReduce, 256 << 10), 64 << 10);
+        assert_eq!(pieces(Room::LongSlots, Send, 256 << 10), 128 << 10);
+        assert_eq!(pieces(Room::Other, AllGather, 64 << 20), 32 << 10);
+        on_each(|| {
+            for (collective, share_kib, of_amd, other) in [
+                (Send, 16, 16, 8),
+                (Send, 64, 32, 32),
+                (Send, 128, 64, 32),
+                (Reduce, 64, 64, 32),
+                (AllReduce, 128, 64, 64),
+                (Reduce, 512, 64, 64),
+                (AllGather, 512, 128, 64),
+                (Reduce, 1024, 128, 64),
+            ] {
+                let expected = if is_of_amd() { of_amd } else { other } << 10;
+                assert_eq!(
+                    pieces(Room::CoreForEach, collective, share_kib << 10),
+                    expected,
+                    "{collective} {share_kib}"
+                );
+            }
+        });
+    }
+
+    #[test]
+    fn pieces_in_memory_are_equally_long_and_end_on_lines() {
+        for share in [1, 48 << 10, (96 << 10) + 4, 1_000_000, 10_000_001] {
+            for (room, most) in [(Room::Many, 32 << 10), (Room::FewOnFewer, 64 << 10)] {
+                let piece = pieces(room, Collective::AllReduce, share);
+                let number = share.div_ceil(most);
+                assert_eq!(share.div_ceil(piece), number, "{share} in {piece}");
+                assert!(piece <= most && piece.is_multiple_of(GRAIN_BYTES), "{piece}");
+                assert!(
+                    share > (number - 1) * piece && number * piece < share + number * GRAIN_BYTES,
+                    "{share} in {piece}"
+                );
+            }
+            assert_eq!(pieces(Room::Other, Collective::AllReduce, share), 32 << 10);
+        }
     }
 }

@@ -39,7 +39,7 @@ pub unsafe fn copy(input: *const u8, outputs: &[*mut u8], bytes: usize) {
 /// As [`copy`].
 pub unsafe fn copy_long(input: *const u8, taken: bool, (outputs, cached): (&[*mut u8], usize), bytes: usize) {
     let level = Level::detect();
-    if cached > 0 && is_of_amd() {
+    if is_of_amd() && (cached > 0 || outputs.len() == 1) {
         // SAFETY: the caller's contract.
         return unsafe { copy_in_turn(level, input, (outputs, cached), bytes) };
     }
@@ -70,7 +70,8 @@ pub unsafe fn copy_long(input: *const u8, taken: bool, (outputs, cached): (&[*mu
     }
 }
 
-/// [`copy_long`] where long blocks go through the caches the faster: they fill those outputs, then, out of the near cache, the others.
+/// [`copy_long`] where long blocks go through the caches the faster: they fill those outputs, then, out of the near cache, the others. Nothing
+/// is asked for ahead (ADR 0102).
 ///
 /// # Safety
 ///

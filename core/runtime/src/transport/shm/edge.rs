@@ -234,7 +234,7 @@ impl MemorySend {
         let bytes = (marks & BYTES) as usize;
         match kind {
             SHORT if bytes > ASKED_FOR_BYTES => claim_all(self.place.short(line).as_ptr(), bytes),
-            0 if bytes <= CLAIMED_BYTES => {
+            0 if bytes <= if is_of_amd() { AMD_CLAIMED_BYTES } else { CLAIMED_BYTES } => {
                 if let Some(spot) = self.slots.ahead(bytes) {
                     claim_all(self.place.slot(spot).as_ptr(), bytes);
                 }
@@ -602,6 +602,8 @@ const SHORT_AHEAD: usize = 2;
 const ASKED_FOR_BYTES: usize = 512;
 /// Longest payloads in slots of which the next one's place is claimed: longer ones take as long either way.
 const CLAIMED_BYTES: usize = 16 << 10;
+/// The same where the producer claims what it fills itself, on AMD processors (ADR 0102).
+const AMD_CLAIMED_BYTES: usize = 4 << 10;
 /// What is claimed at once of longer ones; who copies them claims the rest on the way.
 const LONG_CLAIMED_BYTES: usize = 2 << 10;
 
