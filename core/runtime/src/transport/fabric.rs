@@ -591,8 +591,8 @@ impl Fabric {
     fn choose_slots(&self, infos: &[TransportInfo]) -> (usize, usize) {
         let one_host = infos.iter().all(|info| info.is_on_host_of(&self.info));
         let shares_memory = self.settings.shared_memory == SharedMemory::Use;
-        let most = host::cores(infos.iter()).max(1);
-        match one_host && shares_memory && (infos.len() <= FEW_RANKS || infos.len() > most) {
+        let cores = host::cores(infos.iter()).max(1);
+        match one_host && shares_memory && (infos.len() <= FEW_RANKS || infos.len() > cores) {
             true => self.settings.long_slots(),
             false => (self.settings.slots, self.settings.slot_bytes),
         }
