@@ -181,7 +181,7 @@ fn kernels_may_lie_in_a_folder() {
     let _ = std::fs::remove_dir_all(&image);
     std::fs::create_dir_all(&image).unwrap();
     let write = |dtype: &str| {
-        for kernels in ["interpret", "one_shot"] {
+        for kernels in ["interpret", "one_shot", "group"] {
             std::fs::write(image.join(format!("{kernels}.{dtype}.ptx")), ".version 7.0\n").unwrap();
         }
     };

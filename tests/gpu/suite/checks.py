@@ -88,6 +88,8 @@ def run(suite):
     suite.step("2 ranks of the host, 2 of the device", lambda: mixed(suite), 60)
     for n in (2,) if dry else (1, 2, 4, 8):
         suite.step(f"{n} ranks in graphs", lambda n=n: graphs(suite, n), 40)
+    for n in (2,) if dry else (2, 4, 8):
+        suite.step(f"{n} ranks in processes, in graphs", lambda n=n: graphs(suite, n, "processes"), 40)
     for n in (2,) if dry else (1, 2, 4, 8):
         suite.step(f"{n} ranks, many replays", lambda n=n: replays(suite, n), 60)
     for name in PROTOCOLS:
@@ -211,11 +213,13 @@ def suspended(suite, ranks_as):
     return f"{len(suite.perf('all_reduce,all_gather,alltoall', 2, words, ranks_as, env))} points{how}"
 
 
-def graphs(suite, n):
-    words = ["--counts", "67" if suite.dry else "1,1031,64K+1", "-d", "float", "--placement", "both", "-w", "1"]
-    made = suite.perf("all", n, [*words, "--graph", "1", "--iters", "2"])
-    made += suite.perf("all_reduce,all_gather,sendrecv", n, [*words, "--graph", "4", "--iters", "2"])
-    return f"{len(made)} points"
+def graphs(suite, n, ranks_as="threads"):
+    env, how = side_by_side(suite) if ranks_as == "processes" else ({}, "")
+    counts = "67" if suite.dry else "1031" if how else "1,1031,64K+1"
+    words = ["--counts", counts, "-d", "float", "--placement", "both", "-w", "1"]
+    made = suite.perf("all", n, [*words, "--graph", "1", "--iters", "2"], ranks_as, env)
+    made += suite.perf("all_reduce,all_gather,sendrecv", n, [*words, "--graph", "4", "--iters", "2"], ranks_as, env)
+    return f"{len(made)} points{how}"
 
 
 def replays(suite, n):

@@ -34,20 +34,26 @@ def timing(suite):
 
 def alone(suite):
     """The device's copy, one rank's all-reduce beside it, and launches."""
-    sizes = "8,65536" if suite.dry else f"8,{MIB},{64 * MIB},{GIB}"
+    sizes = "8,65536" if suite.dry else f"8,1024,{16 << 10},{256 << 10},{MIB},{16 * MIB},{256 * MIB},{GIB}"
     copies = {row["bytes"]: row for row in suite.fact("copy", bytes=sizes, ms=milliseconds(suite))}
     for size, row in copies.items():
-        suite.figure("the driver's copy", row["gb_per_s"], "GB/s", 1, size)
+        timed(suite, "the driver's copy", size, size / row["gb_per_s"] / 1e3, row["gb_per_s"])
     largest = max(copies)
-    rows = suite.perf("all_reduce", 1, ["-b", sizes, *timing(suite), "--check", "0"])
+    rows = suite.perf("all_reduce,all_gather", 1, ["-b", sizes, "--placement", "out", *timing(suite), "--check", "0"])
     for row in rows:
-        suite.figure("all-reduce of one rank", row["algbw_gbps"], "GB/s", 1, row["bytes"])
+        timed(suite, f"{row['coll']} of one rank", row["bytes"], row["time_us"], row["algbw_gbps"])
     ours = next(row["algbw_gbps"] for row in rows if row["bytes"] == largest)
     suite.goal("local copy path", ours >= 0.9 * copies[largest]["gb_per_s"],
                f"{ours:.1f} of {copies[largest]['gb_per_s']:.1f} GB/s", "90 % of the device's copy")
     launch = suite.fact("launch", ms=milliseconds(suite))[-1]
     suite.figure("an empty kernel, one after another", launch["queued_us"], "µs")
     suite.figure("an empty kernel, waited for", launch["done_us"], "µs")
+
+
+def timed(suite, name, size, time_us, gb_per_s):
+    """What says more of one rank's call: its time, or the bytes that it moves."""
+    value, unit = (round(time_us, 3), "µs") if size <= 1024 else (gb_per_s, "GB/s")
+    suite.figure(name, value, unit, 1, size)
 
 
 def registers(suite):
@@ -127,7 +133,8 @@ def special(suite):
         own = suite.fact("special", ranks=n, bytes=",".join(map(str, sizes)), ms=milliseconds(suite), **small)
         for kernel in ("one_shot", "two_shot"):
             rows = [row for row in own if row["kernel"] == kernel]
-            words = ["-b", ",".join(str(row["bytes"]) for row in rows), "--placement", "out", *timing(suite), "--check", "0"]
+            # Both in graphs: what launches cost is no kernel's.
+            words = ["-b", ",".join(str(row["bytes"]) for row in rows), "--placement", "out", "--graph", "16", *timing(suite), "--check", "0"]
             interpreted = suite.perf("all_reduce", n, words, env={**INTERPRETED, "CCL_ALGO": f"all_reduce:{kernel}"})
             for ours, theirs in zip(interpreted, rows, strict=True):
                 times = ours["time_us"], theirs["time_us"]
@@ -142,7 +149,9 @@ def in_calls(suite, n):
                                        ("two_shot", "1K" if suite.dry else "64K,1M,16M,64M", {"CCL_CUDA_TWO_SHOT": "1"}, "window")):
         words = ["-b", sizes, "--placement", "out", *timing(suite), "--check", "0"]
         forced = {"CCL_ALGO": f"all_reduce:{kernel}"}
-        for kind, more, own in (("special", [], env), ("special", ["--graph", "8"], env), ("interpreted", ["--graph", "8"], INTERPRETED)):
+        ways = [("special", ["--graph", "8"], env), ("interpreted", ["--graph", "8"], INTERPRETED)]
+        # What more ranks of one process launch one by one may stand still.
+        for kind, more, own in [("special", [], env), *ways] if n <= 2 else ways:
             how = f"{kernel}, {kind}, in calls{' in a graph' if more else ''}"
             for row in suite.perf("all_reduce", n, [*words, *more], env={**own, **forced}, memory=memory):
                 suite.figure(how, row["time_us"], "µs", n, row["bytes"])
@@ -175,7 +184,7 @@ def nccl(suite):
         rows += suite.lines([sys.executable, program, "--ranks", n], env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
     suite.facts["nccl"] = {**found, "rows": rows}
     for row in rows:
-        value, unit = (row["time_us"], "µs") if row["bytes"] <= 8 else (row["busbw_gbps"], "GB/s")
+        value, unit = (row["time_us"], "µs") if row["bytes"] <= 1024 else (row["busbw_gbps"], "GB/s")
         suite.figure(f"NCCL's {row['coll']}", value, unit, row["ranks"], row["bytes"])
     if not all(row["ok"] for row in rows):
         raise Broken("NCCL's results are wrong, so this suite calls it wrongly")

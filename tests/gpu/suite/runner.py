@@ -78,6 +78,8 @@ class Suite:
             self.stopped = self.stopped or f"{name}: {status}"
         # What the last command of a step that failed has said besides.
         said = {"said": self.said} if status == FAILED and self.said else {}
+        if status == FAILED:
+            print(f"!!! {name}: {why}", flush=True)
         self.steps.append({"step": name, "status": status, "seconds": round(seconds, 1), "why": why, **said})
 
     def call(self, command, limit_s=None, env=None, where=None):

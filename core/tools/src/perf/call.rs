@@ -137,10 +137,9 @@ impl<'a> Call<'a> {
                 device.put(self.comm, self.request(collective, lane), at)
             }
             (Operation::SendRecv, _) => {
-                device.fork()?;
-                device.put(self.comm, message(Collective::Send, Rank((rank + 1) % n)), at)?;
-                device.put_beside(self.comm, message(Collective::Recv, Rank((rank + n - 1) % n)), at)?;
-                device.join()
+                let sent = message(Collective::Send, Rank((rank + 1) % n));
+                let received = message(Collective::Recv, Rank((rank + n - 1) % n));
+                device.put_together(self.comm, [sent, received], at)
             }
             (Operation::PingPong, Some(peer)) => {
                 let mut messages = [message(Collective::Send, peer), message(Collective::Recv, peer)];

@@ -7,23 +7,17 @@
 
 use ccl::config::Config;
 use ccl::{Addresses, Communicator, DeviceWindow, Error, Fault, ReduceOp, Request, Result, Stream};
-use ccl_cuda::{
-    CaptureMode, Context, DeviceMemory, Driver, Event, EventKind, GraphExec, Mapping, PhysicalMemory, Sharing,
-};
+use ccl_cuda::{CaptureMode, Context, DeviceMemory, Driver, GraphExec, Mapping, PhysicalMemory, Sharing};
 
 use super::area::{Area, GUARD_BYTES};
 use super::call::Lane;
 use super::options::MemoryKind;
 
-/// A rank's device, with the streams that its calls are put on.
+/// A rank's device, with the stream that its calls are put on.
 pub(crate) struct Device {
-    // Streams that lead to others go first.
+    // What leads to the stream goes first.
     stream: Stream,
-    beside: Stream,
     queue: ccl_cuda::Stream,
-    queue_beside: ccl_cuda::Stream,
-    forked: Event,
-    joined: Event,
     context: Context,
 }
 
@@ -80,20 +74,10 @@ impl Device {
             Error::usage(cause, "look at CUDA_VISIBLE_DEVICES")
         })?;
         let context = Context::primary(device).map_err(failed)?;
-        let new = || ccl_cuda::Stream::new(&context, 0).map_err(failed);
-        let (queue, queue_beside) = (new()?, new()?);
-        // SAFETY: the value keeps both streams, and drops what leads to them before them.
-        let lead = |queue: &ccl_cuda::Stream| unsafe { Stream::cuda(&config, ordinal, queue.raw()) };
-        let event = || Event::new(&context, EventKind::Order).map_err(failed);
-        Ok(Device {
-            stream: lead(&queue)?,
-            beside: lead(&queue_beside)?,
-            forked: event()?,
-            joined: event()?,
-            queue,
-            queue_beside,
-            context,
-        })
+        let queue = ccl_cuda::Stream::new(&context, 0).map_err(failed)?;
+        // SAFETY: the value keeps the stream, and drops what leads to it before it.
+        let stream = unsafe { Stream::cuda(&config, ordinal, queue.raw()) }?;
+        Ok(Device { stream, queue, context })
     }
 
     /// Gives a lane memory for areas of up to so many bytes, once for all calls: freeing waits for the whole device, and
@@ -123,40 +107,30 @@ impl Device {
     /// Puts a call on the stream. `at` are byte offsets into the lane's send area and into the area that takes the
     /// result; which one that is, `in_place` says.
     pub(crate) fn put(&self, comm: &Communicator, request: Request<'_>, at: At<'_>) -> Result<()> {
-        self.put_on(&self.stream, comm, request, at)
-    }
-
-    /// The same, beside what else is put between [`Device::fork`] and [`Device::join`].
-    pub(crate) fn put_beside(&self, comm: &Communicator, request: Request<'_>, at: At<'_>) -> Result<()> {
-        self.put_on(&self.beside, comm, request, at)
-    }
-
-    fn put_on(&self, stream: &Stream, comm: &Communicator, request: Request<'_>, at: At<'_>) -> Result<()> {
-        let (send, recv) = (at.mirror.send.address(), at.mirror.recv.address());
-        let recv = if at.in_place { send } else { recv };
-        let (send, recv) =
-            ((send + at.send_bytes as u64) as *const u8, (recv + at.recv_bytes as u64) as *mut u8);
         // SAFETY: the mirror is as long as the areas, which are as long as the call needs. It lives as long as its lane,
         // which is dropped after `wait`, and nobody else uses it.
-        unsafe { comm.enqueue(request, Addresses::new(send, recv), stream) }
+        unsafe { comm.enqueue(request, at.addresses(), &self.stream) }
     }
 
-    /// What is put beside from here on waits for what was put before.
-    pub(crate) fn fork(&self) -> Result<()> {
-        let forked = self.forked.record(&self.queue);
-        forked.and_then(|()| self.queue_beside.wait(&self.forked)).map_err(failed)
-    }
-
-    /// What is put from here on waits for what was put beside.
-    pub(crate) fn join(&self) -> Result<()> {
-        let joined = self.joined.record(&self.queue_beside);
-        joined.and_then(|()| self.queue.wait(&self.joined)).map_err(failed)
+    /// Puts messages on the stream as one group: which of them comes first does not matter.
+    pub(crate) fn put_together<const N: usize>(
+        &self,
+        comm: &Communicator,
+        requests: [Request<'_>; N],
+        at: At<'_>,
+    ) -> Result<()> {
+        ccl::group(|group| {
+            for request in requests {
+                // SAFETY: as in `put`.
+                unsafe { group.enqueue(comm, request, at.addresses(), &self.stream) };
+            }
+            Ok(())
+        })
     }
 
     /// Waits for everything that was put.
     pub(crate) fn wait(&self) -> Result<()> {
-        self.stream.synchronize()?;
-        self.beside.synchronize()
+        self.stream.synchronize()
     }
 
     /// Takes what `put` puts into a graph, in place of running it.
@@ -257,6 +231,17 @@ pub(crate) struct At<'a> {
     pub(crate) recv_bytes: usize,
     /// Whether the result lies in the send area.
     pub(crate) in_place: bool,
+}
+
+impl At<'_> {
+    fn addresses(&self) -> Addresses<'static> {
+        let (send, recv) = (self.mirror.send.address(), self.mirror.recv.address());
+        let recv = if self.in_place { send } else { recv };
+        let (send, recv) =
+            ((send + self.send_bytes as u64) as *const u8, (recv + self.recv_bytes as u64) as *mut u8);
+        // SAFETY: the addresses are used by calls alone, whose contract says how long they must live.
+        unsafe { Addresses::new(send, recv) }
+    }
 }
 
 fn failed(error: ccl_cuda::Error) -> Error {
