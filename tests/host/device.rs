@@ -4,6 +4,7 @@
 //! `CCL_CUDA_IMAGE`); else under one without a device behind it, which runs the kernels' sources.
 
 mod alone;
+mod blocking;
 mod captures;
 mod channels;
 mod compiled;

@@ -202,7 +202,11 @@ pub(crate) fn launch_kernel_ex(
         running.fetch_sub(1, Ordering::Release);
         outcome
     };
-    stream.submit("kernel", Arc::new(work))
+    stream.submit("kernel", Arc::new(work))?;
+    if setting("CUDA_LAUNCH_BLOCKING", 0) != 0 && stream.part().is_none() {
+        stream.synchronize();
+    }
+    Ok(())
 }
 
 /// The bytes of the one argument, however they are given.

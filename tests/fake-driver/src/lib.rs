@@ -16,6 +16,7 @@
 //! | `CCL_FAKE_MAKING_WAITS` | 1: what makes or frees memory or loads code waits for all work of its device | 0 |
 //! | `CCL_FAKE_CONNECTIONS` | queues of each device that streams share, in each of which nothing begins before what is ahead of it has | one for each stream |
 //! | `CCL_FAKE_KERNELS` | kernels of each device that run at the same time | 0: any number |
+//! | `CUDA_LAUNCH_BLOCKING` | 1: a launch returns when its kernel has ended, as everywhere | 0 |
 //! | `CCL_FAKE_DEAF_DEVICE` | a device whose copy of multicast memory gets nothing | none |
 //! | `CCL_FAKE_SEED` | the seed of the emulator's orders | 1 |
 //! | `CCL_FAKE_PLANT` | the number of a bug planted in the kernels (`CCL_PLANT`) | 0: none |

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ccl_cuda::{CaptureInfo, Current, DeviceMemory, Event, PinnedMemory, Progress, RelaxedCapture, Stream};
 use ccl_kernels::layout::{DeviceComm, DeviceError, DeviceFault, LaneBarrier, NO_INSTRUCTION};
@@ -68,7 +68,7 @@ pub(crate) struct DeviceEngine {
     /// Of the group whose messages are being made ready.
     pub(super) open: Open,
     /// Why a pump has nothing more to fetch: an error if a call still waits for it.
-    ended: Option<(Error, Instant)>,
+    pub(super) ended: Option<(Error, Instant)>,
     pub(super) staging: Staging,
     pub(super) kernels: Kernels,
     /// The kernel of short all-reduces, if they have one.
@@ -532,17 +532,7 @@ impl DeviceEngine {
 
     /// Moves everything along that can be moved. Never blocks, but for the device where it must be given something.
     pub(crate) fn poll(&mut self, fabric: &mut Fabric) -> Result<Poll, Stop> {
-        let mut moved = false;
-        for pump in &mut self.edges.pumps {
-            match pump.turn(fabric) {
-                Ok(turned) => moved |= turned,
-                Err(error) if pump.may_be_over() => {
-                    pump.end();
-                    self.ended.get_or_insert((error, Instant::now()));
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        let mut moved = self.turn_pumps(fabric)?;
         if let Some((fault, error)) = self.signals.error() {
             return Err(self.told(fault, &error));
         }
@@ -551,13 +541,7 @@ impl DeviceEngine {
             moved |= self.launch_ready(fabric, false)?;
             moved |= self.finish_done()?;
         }
-        if let Some((error, since)) = &mut self.ended {
-            match moved || self.queue.is_empty() {
-                true => *since = Instant::now(),
-                false if since.elapsed() >= GRACE => return Err(error.clone().into()),
-                false => {}
-            }
-        }
+        self.wait_for_what_ended(moved || self.queue.is_empty())?;
         let is_idle = self.queue.is_empty() && self.edges.pumps.iter().all(|pump| pump.is_idle());
         Ok(match (is_idle, moved) {
             (true, _) => Poll::Done,
@@ -677,7 +661,7 @@ impl DeviceEngine {
         };
         self.bring(queued, &stream)?;
         let capture = queued.target.as_ref().and_then(|target| target.capture.as_ref());
-        queued.event = self.launch(&queued.call, prepared, &mut queued.used, (&stream, capture))?;
+        queued.event = self.launch(&queued.call, prepared, &mut queued.used, (&stream, capture), fabric)?;
         Ok(())
     }
 
@@ -759,9 +743,6 @@ impl DeviceEngine {
 pub(super) fn leave_captures_alone(opened: &Opened) -> Option<RelaxedCapture> {
     RelaxedCapture::enter(opened.context.driver()).ok()
 }
-
-/// How long nothing moves before a call is taken to wait for a peer that has ended its edge.
-const GRACE: Duration = Duration::from_secs(1);
 
 fn grouped(is_grouped: bool) -> Grouped {
     if is_grouped { Grouped::Open } else { Grouped::Alone }

@@ -141,7 +141,7 @@ impl DeviceEngine {
             batch.reverse();
             let launched = match &mut batch[..] {
                 [only] => self.launch_queued(only, fabric),
-                several => self.launch_together(several),
+                several => self.launch_together(several, fabric),
             };
             // Captured messages are complete as far as this process can tell: they run when their graph does.
             if launched.is_err() || capture.is_none() {
@@ -156,7 +156,7 @@ impl DeviceEngine {
     }
 
     /// One kernel for all: on the first caller's stream, which the others follow, or on one of this engine's.
-    fn launch_together(&mut self, batch: &mut [Queued]) -> Result<()> {
+    fn launch_together(&mut self, batch: &mut [Queued], fabric: &mut Fabric) -> Result<()> {
         let streams = streams_of(batch);
         let stream = match streams.first() {
             Some(stream) => Arc::clone(stream),
@@ -188,7 +188,8 @@ impl DeviceEngine {
         };
         // SAFETY: the kernel takes one `GroupArgs`. The table is kept with the call that brought it until all are over, and what
         // its rows point to as what a launch of their own would pass.
-        unsafe { launch.run(&kernel.function, &stream, &args) }.map_err(failed)?;
+        let run = || unsafe { launch.run(&kernel.function, &stream, &args) };
+        self.launched(run, info.is_some(), fabric)?;
         self.passed((batch, &orders), info.as_ref(), &stream)?;
         for other in streams.iter().skip(1) {
             self.let_follow(other, &stream)?;

@@ -178,9 +178,10 @@ impl DeviceEngine {
         mut prepared: Prepared,
         used: &mut Used,
         (stream, capture): (&Stream, Option<&CaptureInfo>),
+        fabric: &mut Fabric,
     ) -> Result<Option<Arc<Event>>> {
         (used.tables, used.list) = (prepared.tables.take(), prepared.list.take());
-        let (bound, order) = (&call.bound, order(&call.bound));
+        let (bound, order, is_captured) = (&call.bound, order(&call.bound), capture.is_some());
         match capture {
             Some(info) => self.captured.follow(info, order, stream)?,
             None => self.follow_last(order, stream)?,
@@ -195,7 +196,8 @@ impl DeviceEngine {
             let args = two_shot.args(call, &used.places, &self.signals);
             // SAFETY: the kernel takes one `SpecialArgs`. What it points to lives as long as this engine; other ranks'
             // windows are mapped until the call is over, which `used` sees to.
-            unsafe { before.launch().run(&before.kernel.function, stream, &args) }.map_err(failed)?;
+            let run = || unsafe { before.launch().run(&before.kernel.function, stream, &args) };
+            self.launched(run, is_captured, fabric)?;
         }
         let launched = match (&prepared.work, &self.one_shot) {
             (Work::Interpret(plan, grid), _) => {
@@ -203,17 +205,19 @@ impl DeviceEngine {
                 // SAFETY: the interpreter takes one `LaunchArgs`. What it points to lives as long as this engine, which
                 // ends all kernels before it frees anything; user memory is valid until the call is complete by its
                 // contract.
-                unsafe { grid.launch().run(&grid.kernel.function, stream, &args) }
+                let run = || unsafe { grid.launch().run(&grid.kernel.function, stream, &args) };
+                self.launched(run, is_captured, fabric)
             }
             (Work::OneShot(grid), Some(one_shot)) => {
                 let args = one_shot.args(call, &self.signals, self.peers.view.inbox_bytes);
                 // SAFETY: the kernel takes one `SpecialArgs`; as above.
-                unsafe { grid.launch().run(&grid.kernel.function, stream, &args) }
+                let run = || unsafe { grid.launch().run(&grid.kernel.function, stream, &args) };
+                self.launched(run, is_captured, fabric)
             }
             (Work::Copy(bytes), _) if *bytes == 0 || bound.recv.addr() as u64 == send => Ok(()),
             (Work::Copy(bytes), _) => {
                 // SAFETY: both buffers have so many bytes by the call's contract, and stay until it is complete.
-                unsafe { ccl_cuda::copy(stream, bound.recv.addr() as u64, send, *bytes) }
+                unsafe { ccl_cuda::copy(stream, bound.recv.addr() as u64, send, *bytes) }.map_err(failed)
             }
             (Work::OneShot(_), None) => {
                 return Err(Error::bug("a launch of a kernel that was not made ready"));
@@ -224,7 +228,7 @@ impl DeviceEngine {
             self.signals.abort();
             stream.synchronize().map_err(failed)?;
         }
-        launched.map_err(failed)?;
+        launched?;
         if let Some(info) = capture {
             self.captured.passed(info, order, stream, &self.opened)?;
             self.captured.keep(info, std::mem::take(used))?;

@@ -6,6 +6,7 @@
 //!
 //! That there is no device is a value ([`NoDevice`]); a rank that asked for one gets it as an error.
 
+mod blocking;
 mod buffer;
 mod cache;
 mod captured;
@@ -40,6 +41,7 @@ mod two_shot;
 mod windows;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ccl_cuda::{Context, DeviceMemory, Driver, Stream};
 use ccl_plan::cost::Multicast;
@@ -81,6 +83,10 @@ pub(crate) struct Opened {
     uses_switch: bool,
     /// The protocols that calls may follow, if the setting says so.
     protocols: Option<Choices>,
+    /// Launches return when their kernel has ended.
+    launches_block: bool,
+    /// Of calls.
+    deadline: Duration,
     kernels: Supply,
 }
 
@@ -130,6 +136,8 @@ impl Opened {
             two_shot_bytes: config.cuda_two_shot() as usize,
             uses_switch: config.cuda_switch() != 0,
             protocols: protocol::allowed(config)?,
+            launches_block: blocking::is_set(std::env::var(blocking::SETTING).ok().as_deref()),
+            deadline: config.timeout(),
             kernels: Supply::of(config, limits.capability, driver.version()),
         })
     }

@@ -5,11 +5,13 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use ccl_cuda::PinnedMemory;
 use ccl_kernels::layout::Direction;
 use ccl_plan::Rank;
 
+use super::engine::DeviceEngine;
 use super::region::{BlockShape, HEAD_AT, SIZES_AT, TAIL_AT};
 use crate::error::{Error, Result};
 use crate::transport::{EdgeIndex, Fabric};
@@ -106,6 +108,45 @@ impl Pump {
         Ok(true)
     }
 }
+
+impl DeviceEngine {
+    /// Turns all pumps; whether something moved. One whose peer is done ends.
+    ///
+    /// # Errors
+    ///
+    /// Of the edges.
+    pub(super) fn turn_pumps(&mut self, fabric: &mut Fabric) -> Result<bool> {
+        let mut moved = false;
+        for pump in &mut self.edges.pumps {
+            match pump.turn(fabric) {
+                Ok(turned) => moved |= turned,
+                Err(error) if pump.may_be_over() => {
+                    pump.end();
+                    self.ended.get_or_insert((error, Instant::now()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Fails if nothing goes on, for a while, and some pump has ended.
+    ///
+    /// # Errors
+    ///
+    /// Why the pump has ended.
+    pub(super) fn wait_for_what_ended(&mut self, goes_on: bool) -> Result<()> {
+        match &mut self.ended {
+            Some((_, since)) if goes_on => *since = Instant::now(),
+            Some((error, since)) if since.elapsed() >= GRACE => return Err(error.clone()),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// How long nothing moves before a call is taken to wait for a peer that has ended its edge.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// A block in pinned host memory.
 pub(super) struct Block {
