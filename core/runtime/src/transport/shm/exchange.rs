@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::layout::Layout;
 
@@ -216,17 +216,17 @@ impl Exchange {
         Exchange { pool, reserved: None, under_way, most_under_way, collected: 0, starts, room_bytes }
     }
 
-    /// Takes the slots that `returned` says came back for messages below `released`, but those that `is_free` denies. Errors: a slot that
-    /// is not one.
+    /// Takes the slots that came back for messages below `released`, but those that `is_free` denies; `returned` is what the receiver
+    /// wrote into a word. Errors: a slot that is not one.
+    #[inline]
     pub(super) fn collect(
         &mut self,
-        returned: &[AtomicU8; RETURNED],
+        returned: impl Fn(usize) -> u8,
         released: u64,
         mut is_free: impl FnMut(SlotId) -> bool,
     ) -> Result<(), NoSlot> {
         while self.under_way.front().is_some_and(|message| *message < released) {
-            // Relaxed: ordered by the acquire load of the head.
-            let slot = SlotId(returned[self.collected % RETURNED].load(Ordering::Relaxed).into());
+            let slot = SlotId(returned(self.collected % RETURNED).into());
             if slot.0 as usize >= self.starts.len() {
                 return Err(NoSlot);
             }
@@ -313,6 +313,9 @@ pub(super) const RETURNED: usize = 64;
 const MOST_READ: usize = 16;
 /// Most slots that are kept in a row without sending in between.
 const MOST_OWED: u32 = 32;
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {

@@ -92,7 +92,9 @@ impl Slots {
             }
             Order::Exchanged(exchange, read) => {
                 read.retain(|slot| is_read(*slot) || exchange.rest(*slot));
-                exchange.collect(&head.returned, released, |slot| {
+                // Relaxed: ordered by the acquire load of the head.
+                let returned = |word: usize| head.returned[word].load(Ordering::Relaxed);
+                exchange.collect(returned, released, |slot| {
                     if is_read(slot) {
                         read.push(slot);
                     }
