@@ -29,21 +29,24 @@ impl Share {
     /// Counts a stream for messages on host memory.
     pub(super) fn add_stream(&mut self) {
         self.messages += 1;
-        lock().entry(self.device).or_default().messages += 1;
-        self.warn();
+        self.warn_with(1);
     }
 
     /// Says if ranks of this process may wait for each other, once for each device.
     pub(super) fn warn(&self) {
-        if self.ranks.len() < 2 {
-            return;
-        }
+        self.warn_with(0);
+    }
+
+    /// The same, with so many streams more.
+    fn warn_with(&self, streams: usize) {
         let given = given(std::env::var(SETTING).ok().as_deref());
         let needed = {
+            // At once: who comes first to need too many says so, and not how many others need in the meantime.
             let mut devices = lock();
             let load = devices.entry(self.device).or_default();
+            load.messages += streams;
             let needed = needed(load.ranks, load.messages);
-            if needed <= given || load.is_told {
+            if self.ranks.len() < 2 || needed <= given || load.is_told {
                 return;
             }
             load.is_told = true;
