@@ -116,14 +116,12 @@ CCL_LEAF void fail(const Block* block, u32 code, const Step* step, const DeviceE
     st_release_sys(at<u32>(block->comm.abort), 1u);
 }
 
-// Fruitless turns between two looks at the abort flag: about a millisecond, since it is in the host's memory, where looks of all
-// threads that wait queue up (ADR 0105). In emulation, whose turns are few, sooner.
+// Fruitless turns between two looks at the abort flag, which may be in the host's memory. In emulation, whose turns are
+// few, sooner.
 #if defined(CCL_EMU)
 constexpr u32 LOOKS_EVERY = 8;
-constexpr u32 LOOKS_ELSEWHERE_EVERY = 512;
 #else
-constexpr u32 LOOKS_EVERY = 4096;
-constexpr u32 LOOKS_ELSEWHERE_EVERY = 4096;
+constexpr u32 LOOKS_EVERY = 64;
 #endif
 
 // Whether somebody has ended all kernels: asked now and then by those who wait.
@@ -160,7 +158,7 @@ CCL_LEAF bool sends_otherwise(const DeviceEdge* edge) {
 // Whether a receiver waits in vain, asked every turn: its sender is elsewhere, seen twice and far apart. What was sent before
 // that would be here by now.
 CCL_INLINE bool in_vain(const DeviceEdge* edge, u32 turns, bool* elsewhere) {
-    if (turns % LOOKS_ELSEWHERE_EVERY != 0) return false;
+    if (turns % (LOOKS_EVERY * 64) != 0) return false;
     bool before = *elsewhere;
     *elsewhere = sends_otherwise(edge);
     return before && *elsewhere;

@@ -109,14 +109,7 @@ CCL_INLINE bool special_agrees(const SpecialArgs& args, u32 peer, u64 theirs, u3
     return false;
 }
 
-// Fruitless turns between two looks at the abort flag, as in step.h.
-#if defined(CCL_EMU)
-constexpr u32 SPECIAL_LOOKS_EVERY = 64;
-#else
-constexpr u32 SPECIAL_LOOKS_EVERY = 4096;
-#endif
-
-// A wait for a peer, which looks at the abort flag now and then.
+// A wait for a peer. Looks at the abort flag in every 64th turn.
 struct SpecialWait {
     const SpecialArgs* args;
     u32 peer;
@@ -124,7 +117,7 @@ struct SpecialWait {
 
     CCL_MEMBER bool goes_on(const void* at) {
         ccl_spin_hint(at);
-        if (++turns % SPECIAL_LOOKS_EVERY != 0 || ld_relaxed_sys(reinterpret_cast<const u32*>(args->abort)) == 0) return true;
+        if (++turns % 64 != 0 || ld_relaxed_sys(reinterpret_cast<const u32*>(args->abort)) == 0) return true;
         special_fail(*args, FAULT_ABORTED, peer, 0, 0);
         return false;
     }
