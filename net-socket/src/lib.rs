@@ -25,6 +25,7 @@ mod acceptor;
 mod config;
 mod connect;
 mod convoy;
+mod halving;
 mod interfaces;
 mod listen;
 mod pacing;
@@ -34,6 +35,7 @@ mod send;
 mod slots;
 mod staging;
 mod stream;
+mod turn;
 mod wire;
 
 use std::ffi::CStr;

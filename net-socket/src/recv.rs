@@ -21,7 +21,8 @@ use crate::rest::Rest;
 use crate::send::SocketSend;
 use crate::slots::{SLOTS, Slots, request};
 use crate::staging::Staging;
-use crate::stream::{Piece, Stream, piece};
+use crate::stream::{Piece, Stream, piece, total};
+use crate::turn::Turn;
 use crate::wire::{FILLER_BYTES, HEADER_BYTES, Header, filler_bytes, share};
 use crate::{Context, turned_before};
 
@@ -46,6 +47,8 @@ pub struct SocketRecv {
     is_marked: bool,
     /// and something was read since the last one that was asked for.
     owes: bool,
+    /// Whether to look at the first socket again in this turn of the core.
+    turn: Turn,
     peer: SocketAddr,
     /// Whether the other direction was asked for, or it is one.
     turned: bool,
@@ -106,6 +109,7 @@ impl SocketRecv {
             until_delay: 0,
             is_marked: false,
             owes: false,
+            turn: Turn::default(),
             peer,
             turned: false,
             failed: None,
@@ -244,6 +248,10 @@ impl SocketRecv {
         if self.rest.goes_on(Instant::now) {
             return Ok(false);
         }
+        if !self.is_marked && self.turn.is_over(Instant::now) {
+            self.context.count_wait();
+            return Ok(false);
+        }
         let Posted { data, capacity, tag, .. } = *self.slots.at(*first);
         if self.is_short || self.is_marked {
             let most = if self.is_marked { STAGING_BYTES } else { HEADER_BYTES + SHORT_BYTES };
@@ -342,7 +350,10 @@ impl SocketRecv {
             }
             Ok(Some(0)) => Error::remote("it closed the connection"),
             Ok(Some(read)) => {
-                self.owes |= self.is_marked && lane == 0;
+                if lane == 0 {
+                    self.owes |= self.is_marked;
+                    self.turn.found(read < total(pieces));
+                }
                 return Ok(read);
             }
             Err(error) => Error::system("receive", &error).with_code(Code::REMOTE),

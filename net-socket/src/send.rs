@@ -12,9 +12,10 @@ use ccl_plugin::Error;
 use ccl_plugin::net::{Elsewhere, Request, SendBuffer, SendComm};
 
 use crate::convoy::{Convoy, Step};
+use crate::halving::Halving;
 use crate::recv::SocketRecv;
 use crate::slots::{SLOTS, Slots, request};
-use crate::stream::{Piece, Stream, piece, total};
+use crate::stream::{Piece, Stream, piece, total, truncate};
 use crate::wire::{FILLER, FILLER_BETWEEN, FILLER_BYTES, HEADER_BYTES, Header, share};
 use crate::{Context, turned_before};
 
@@ -50,6 +51,7 @@ struct Pending {
 struct Lane {
     stream: Stream,
     convoy: Convoy,
+    halving: Halving,
     queue: VecDeque<Part>,
 }
 
@@ -77,7 +79,8 @@ impl SocketSend {
         let lane = |stream: Stream| {
             let convoy = stream.convoy();
             // Each message may have a filler before it.
-            Lane { stream, convoy, queue: VecDeque::with_capacity(2 * SLOTS) }
+            let halving = stream.halving();
+            Lane { stream, convoy, halving, queue: VecDeque::with_capacity(2 * SLOTS) }
         };
         SocketSend {
             lanes: streams.into_iter().map(lane).collect(),
@@ -132,8 +135,8 @@ impl SocketSend {
             }
             self.lanes[lane].queue.push_back(Part { sequence, header_left, data, bytes });
             self.slots.at(sequence).parts_left += 1;
-            if was_empty && held == Held::No {
-                self.write_some(lane)?;
+            if held == Held::No && (was_empty || was_held && lane == 0) {
+                self.write_first(lane)?;
             }
         }
         if was_held && held == Held::No {
@@ -211,8 +214,25 @@ impl SocketSend {
         Ok(())
     }
 
+    /// Writes a message that nothing waits before, or only what was held for it.
+    fn write_first(&mut self, lane: usize) -> Result<(), Error> {
+        let Lane { halving, queue, .. } = &mut self.lanes[lane];
+        let bytes = queue.iter().map(Part::bytes_left).sum();
+        if let Some(half) = halving.first_half(bytes, self.context.waits())
+            && !self.write_up_to(lane, half)?
+        {
+            return Ok(());
+        }
+        self.write_some(lane).map(drop)
+    }
+
     /// One system call on one lane; whether the kernel took all it was offered.
     fn write_some(&mut self, lane: usize) -> Result<bool, Error> {
+        self.write_up_to(lane, usize::MAX)
+    }
+
+    /// The same, of at most `most` bytes.
+    fn write_up_to(&mut self, lane: usize, most: usize) -> Result<bool, Error> {
         let Lane { stream, queue, .. } = &mut self.lanes[lane];
         let mut pieces = [piece(std::ptr::null(), 0); MAX_PIECES];
         let mut count = 0;
@@ -220,7 +240,10 @@ impl SocketSend {
             let header = &self.slots.at(part.sequence).header[HEADER_BYTES - part.header_left..];
             count += part.pieces(header, &mut pieces[count..]);
         }
+        count = truncate(&mut pieces[..count], most);
         let offered = total(&pieces[..count]);
+        #[cfg(test)]
+        tests::OFFERED.with_borrow_mut(|all| all.push(offered));
         // SAFETY: headers live in `slots`; messages are valid until done, by the contract.
         let wrote = unsafe { stream.write_pieces(&pieces[..count]) };
         match wrote {
@@ -350,8 +373,12 @@ impl Part {
         header + payload
     }
 
+    fn bytes_left(&self) -> usize {
+        self.header_left + self.bytes
+    }
+
     fn is_written(&self) -> bool {
-        self.header_left == 0 && self.bytes == 0
+        self.bytes_left() == 0
     }
 }
 
@@ -366,6 +393,7 @@ const MAX_PIECES: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
 
@@ -374,6 +402,11 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+
+    thread_local! {
+        /// How much each write of this thread offered to the kernel.
+        pub(super) static OFFERED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    }
 
     /// A sender, and what it sends to.
     fn pair() -> (SocketSend, TcpStream) {
@@ -439,6 +472,32 @@ mod tests {
             }
         }
         assert!(reader.join().unwrap());
+    }
+
+    #[test]
+    fn who_waited_writes_a_message_of_two_segments_in_halves_also_behind_one_that_was_held() {
+        let (mut send, mut peer) = pair();
+        let (short, long) = ([1; 16], vec![7; 64 << 10]);
+        let reader = std::thread::spawn(move || peer.read_to_end(&mut Vec::new()).unwrap());
+        let mut sends = |waits: u32, held: bool| {
+            (0..waits).for_each(|_| send.context.count_wait());
+            OFFERED.take();
+            let held = held.then(|| send.post(message(&short), Held::Yes).unwrap().unwrap());
+            let request = send.post(message(&long), Held::No).unwrap().unwrap();
+            let offered = OFFERED.take();
+            for request in held.into_iter().chain([request]) {
+                while !send.test(request).unwrap() {
+                    std::thread::yield_now();
+                }
+            }
+            offered
+        };
+        let (alone, behind) = (FILLER_BYTES + HEADER_BYTES + (64 << 10), 128 + (64 << 10));
+        assert_eq!((sends(0, false), sends(0, true)), (vec![alone], vec![behind]));
+        assert_eq!(sends(1000, false), [alone / 2, alone / 2]);
+        assert_eq!(sends(1000, true), [behind / 2, behind / 2]);
+        drop(send);
+        reader.join().unwrap();
     }
 
     /// Sends so many messages of `bytes`, with `waits` before each, and reads which of them are marked.

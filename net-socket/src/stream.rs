@@ -15,6 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 
 use crate::config::Config;
 use crate::convoy::Convoy;
+use crate::halving::Halving;
 use crate::pacing;
 
 /// A connected, or connecting, non-blocking socket. The two directions of a turned connection share
@@ -81,6 +82,11 @@ impl Stream {
     /// Whether its messages wait for company, from now on.
     pub(crate) fn convoy(&self) -> Convoy {
         Convoy::new(self.is_near)
+    }
+
+    /// Which of its messages are written in halves.
+    pub(crate) fn halving(&self) -> Halving {
+        Halving::new(self.is_near)
     }
 
     /// Lets what is written leave at once, or wait until what went before it is acknowledged; whether the kernel complies.
@@ -182,17 +188,18 @@ impl Stream {
     #[inline]
     pub(crate) unsafe fn write_pieces(&self, pieces: &[Piece]) -> io::Result<Option<usize>> {
         if total(pieces) <= GATHERED_BYTES {
-            let mut gathered = [0u8; GATHERED_BYTES];
+            let mut gathered = [MaybeUninit::<u8>::uninit(); GATHERED_BYTES];
+            let start = gathered.as_mut_ptr().cast::<u8>();
             let mut bytes = 0;
             for piece in pieces {
                 // SAFETY: the caller's promise; all pieces together fit the array.
                 unsafe {
-                    let into = gathered.as_mut_ptr().add(bytes);
-                    std::ptr::copy_nonoverlapping(piece.iov_base.cast(), into, piece.iov_len);
+                    std::ptr::copy_nonoverlapping(piece.iov_base.cast(), start.add(bytes), piece.iov_len);
                 }
                 bytes += piece.iov_len;
             }
-            return self.write(&gathered[..bytes]);
+            // SAFETY: so many bytes were just written there.
+            return self.write(unsafe { slice::from_raw_parts(start, bytes) });
         }
         // SAFETY: all zeros is an empty message header.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -209,8 +216,21 @@ pub(crate) fn total(pieces: &[Piece]) -> usize {
     pieces.iter().map(|piece| piece.iov_len).sum()
 }
 
+/// Keeps the first `most` bytes of them; how many pieces that takes.
+pub(crate) fn truncate(pieces: &mut [Piece], most: usize) -> usize {
+    let mut left = most;
+    for (index, piece) in pieces.iter_mut().enumerate() {
+        if piece.iov_len >= left {
+            piece.iov_len = left;
+            return index + usize::from(left > 0);
+        }
+        left -= piece.iov_len;
+    }
+    pieces.len()
+}
+
 /// Shorter messages are copied together: the kernel takes one piece faster than two.
-const GATHERED_BYTES: usize = 256;
+const GATHERED_BYTES: usize = 1024;
 
 /// The error of a connection that could not be made.
 pub(crate) fn connect_error(error: &io::Error, from: SocketAddr, to: SocketAddr) -> Error {
@@ -303,6 +323,22 @@ mod tests {
             ("[fe80::1]:1", "[fe80::2]:2", false),
         ] {
             assert_eq!(stays_on_host(at(from), at(to)), near, "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn pieces_are_cut_after_so_many_bytes() {
+        let memory = [0u8; 64];
+        for (most, lengths) in
+            [(0, vec![]), (3, vec![3]), (8, vec![8]), (9, vec![8, 1]), (24, vec![8, 16]), (99, vec![8, 16])]
+        {
+            let mut pieces = [piece(memory.as_ptr(), 8), piece(memory.as_ptr(), 16)];
+            let count = truncate(&mut pieces, most);
+            assert_eq!(
+                pieces[..count].iter().map(|piece| piece.iov_len).collect::<Vec<_>>(),
+                lengths,
+                "{most}"
+            );
         }
     }
 
