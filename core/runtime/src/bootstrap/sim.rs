@@ -165,11 +165,9 @@ fn another_version_is_named_by_both_sides() {
     net.root_event(Event::Received { conn, body: hello.encode() });
     net.run();
     let error = net.ranks[0].error.as_ref().unwrap();
-    assert!(
-        error.cause().contains("rank 1 at")
-            && error.cause().contains("speaks control version 4, the root speaks version 3"),
-        "{error}"
-    );
+    let words =
+        format!("speaks control version {}, the root speaks version {}", auth::VERSION + 1, auth::VERSION);
+    assert!(error.cause().contains("rank 1 at") && error.cause().contains(&words), "{error}");
 }
 
 /// A body of any bytes, or of a message with arbitrary content.

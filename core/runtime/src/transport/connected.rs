@@ -8,7 +8,7 @@ use ccl_plan::{Channel, Rank};
 use super::checksum::{ChecksumReceive, ChecksumSend, TRAILER_BYTES};
 use super::edge::{EdgeName, ReceiveKind, SendKind};
 use super::fault;
-use super::net::{Network, Peers, SlotShape, Vigil};
+use super::net::{NetTurns, Network, Peers, SlotShape, Vigil};
 use super::shm::{Ends, MOST_EXCHANGED, MemoryReceive, MemorySend, Neighbours, Pool, Regions, Turns, Way};
 use super::trace::{TraceReceive, TraceSend};
 use super::{
@@ -46,6 +46,8 @@ pub(super) struct Connected {
     pub(super) ranks_of_a_core: usize,
     /// The order in which ranks of a core take turns.
     pub(super) turns: Turns,
+    /// The same where their messages come over the network.
+    pub(super) net_turns: NetTurns,
     pub(super) relay: Arc<dyn Relay>,
     pub(super) infos: Vec<TransportInfo>,
     /// Started when the first edge needs it.

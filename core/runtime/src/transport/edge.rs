@@ -297,6 +297,14 @@ impl ReceiveEdge {
         }
     }
 
+    /// Says what descriptors news of the next message come from; whether that is known.
+    pub(crate) fn watch(&mut self, at: &mut dyn FnMut(i32, i16)) -> bool {
+        match &mut self.0 {
+            ReceiveKind::Net(edge) => edge.watch(at),
+            ReceiveKind::Memory(_) | ReceiveKind::Wrapped(_) => false,
+        }
+    }
+
     /// [`ReceiveEdge::peek`] for a payload of so many bytes with this tag that was not lent; anything else is
     /// [`Quick::Otherwise`]. Fewer instructions where it is in or beside a line of memory.
     #[inline(always)]

@@ -9,8 +9,8 @@ use ccl_plan::{Channel, Rank};
 use ccl_plugin_host::NetPlugin;
 
 use super::connected::Connected;
-use super::net::{Network, Peers, SlotShape};
-use super::shm::{FEW_RANKS, Layout, Lookout, Neighbours, Own, Presence, Regions, Turns};
+use super::net::{NetTurns, Network, Peers, SlotShape, sleep_on};
+use super::shm::{FEW_RANKS, LONGEST_SLEEP, Layout, Lookout, Neighbours, Own, Presence, Regions, Turns};
 use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo};
 use super::{SharedMemory, TransportSettings, WaitSettings, agree, host};
 use crate::config::NameFilter;
@@ -207,6 +207,7 @@ impl Fabric {
             wait,
             ranks_of_a_core: self.count_ranks_of_a_core(&infos),
             turns: Turns::default(),
+            net_turns: NetTurns::new(self.is_first_of_host(&infos)),
             relay,
             infos,
             network: None,
@@ -532,12 +533,34 @@ impl Fabric {
         }
     }
 
-    /// Lets others have the core, to come back behind `peer` if that shares it.
+    /// Lets others have the core, to come back behind `peer` if that shares it. A message of it is waited for.
     pub(crate) fn give_turn(&mut self, peer: Rank) {
-        match &mut self.connected {
-            Some(Connected { turns, neighbours, .. }) => turns.give(neighbours, peer),
-            None => std::thread::yield_now(),
+        // Messages have the last tag.
+        let edge =
+            self.place(peer, Channel(0), self.settings.tags - 1).map_or(NO_EDGE, |at| self.receiver_of[at]);
+        let Some(connected) = &mut self.connected else { return std::thread::yield_now() };
+        let networked = connected.is_networked(peer);
+        let Connected { turns, neighbours, net_turns, bell, network, infos, .. } = connected;
+        let Some(network) = network.as_ref().filter(|_| networked) else {
+            return turns.give(neighbours, peer);
+        };
+        let beside = infos[peer.index()].is_on_host_of(&self.info);
+        let mut watched = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MOST_WATCHED];
+        let mut count = 0;
+        if net_turns.end(network.signs(), (peer, beside))
+            && let Some(edge) = self.receivers.get_mut(edge as usize)
+        {
+            edge.watch(&mut |fd, events| {
+                if let Some(at) = watched.get_mut(count) {
+                    (*at, count) = (libc::pollfd { fd, events, revents: 0 }, count + 1);
+                }
+            });
         }
+        bell.leave_core(|| match count {
+            0 => std::thread::yield_now(),
+            _ => drop(sleep_on(&mut watched[..count], LONGEST_SLEEP)),
+        });
+        net_turns.begin();
     }
 
     /// How to wait, given this host's ranks and cores. Errors: not connected.
@@ -608,6 +631,10 @@ impl Fabric {
         }
     }
 
+    fn is_first_of_host(&self, infos: &[TransportInfo]) -> bool {
+        !infos[..self.me.index()].iter().any(|info| info.is_on_host_of(&self.info))
+    }
+
     fn count_ranks_of_a_core(&self, infos: &[TransportInfo]) -> usize {
         let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
         let (ranks, cores) = (here().count(), host::cores(here()).max(1));
@@ -630,6 +657,8 @@ pub(super) fn unconnected() -> Error {
     Error::bug("a fabric is connected before it is used")
 }
 
+/// Of an edge's sockets, those that a rank watches which waits for its turn: the first carries all short messages.
+const MOST_WATCHED: usize = 4;
 const NO_EDGE: u32 = u32::MAX;
 /// What a last-level cache is taken to hold where the system does not tell.
 const USUAL_CACHE_BYTES: usize = 32 << 20;

@@ -24,10 +24,12 @@ mod proxied;
 mod receive;
 mod send;
 mod slots;
+mod turns;
 mod vigil;
 
 pub use network::NetSettings;
 pub(crate) use network::{LONGEST_LENT_BYTES, Network, Peers, SlotShape};
 pub(crate) use receive::NetReceive;
 pub(crate) use send::NetSend;
-pub(crate) use vigil::Vigil;
+pub(crate) use turns::NetTurns;
+pub(crate) use vigil::{Vigil, sleep_on};

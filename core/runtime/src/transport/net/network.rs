@@ -11,6 +11,7 @@ use super::greeting::{Ends, GREETING_BYTES, greeting};
 use super::opening::{Opening, Serves};
 use super::proxied::Proxied;
 use super::slots::HEADER_BYTES;
+use super::turns::Signs;
 use super::vigil::Vigil;
 use super::{NetReceive, NetSend, errors};
 use crate::config::{Kind, NameFilter};
@@ -47,6 +48,8 @@ pub(crate) struct Network {
     turned: HashMap<EdgeKey, Opening>,
     /// To be told where news come from.
     vigil: Option<Arc<Vigil>>,
+    /// Of this rank's turns.
+    signs: Arc<Signs>,
     /// To be told what edges do.
     emitter: Option<Arc<Emitter>>,
 }
@@ -86,6 +89,7 @@ pub(super) struct Line {
     pub(super) relay: Arc<dyn Relay>,
     pub(super) ledger: Ledger,
     vigil: Option<Arc<Vigil>>,
+    pub(super) signs: Arc<Signs>,
     emitter: Option<Arc<Emitter>>,
     pub(super) me: Rank,
     pub(super) peer: Rank,
@@ -144,8 +148,14 @@ impl Network {
             ledger,
             turned,
             vigil: None,
+            signs: Arc::default(),
             emitter: None,
         })
+    }
+
+    /// What messages say of turns.
+    pub(crate) fn signs(&self) -> &Signs {
+        &self.signs
     }
 
     /// The same, whose edges tell `vigil` where news of them come from.
@@ -228,6 +238,7 @@ impl Network {
             relay: Arc::clone(&self.relay),
             ledger: self.ledger.clone(),
             vigil: self.vigil.clone(),
+            signs: Arc::clone(&self.signs),
             emitter: self.emitter.clone(),
             me: self.me,
             peer,

@@ -162,6 +162,12 @@ impl NetReceive {
         }
     }
 
+    /// Says what descriptors news of the next message come from; whether that is known.
+    pub(crate) fn watch(&mut self, at: &mut dyn FnMut(i32, i16)) -> bool {
+        let State::Open(link) = &mut self.state else { return false };
+        link.comm.watch(at).unwrap_or(false)
+    }
+
     /// Remembers an error: a broken connection stays broken.
     fn keep<T>(&mut self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| self.state = State::Broken(error.clone()))
@@ -207,13 +213,14 @@ impl Link {
         // SAFETY: the receive into the slot is done.
         let header = unsafe { self.slots.read_header(slot) };
         let payload_bytes = if header.is_apart() { 0 } else { header.payload_bytes() };
-        if header.sequence != sequence || payload_bytes != arrived - HEADER_BYTES {
+        if header.sequence != sequence as u32 || payload_bytes != arrived - HEADER_BYTES {
             let bytes = arrived - HEADER_BYTES;
             return Err(line.broken(format!(
                 "expected message {sequence} with {bytes} bytes of payload, found {} with {payload_bytes}",
                 header.sequence
             )));
         }
+        line.signs.hear(line.peer, header.sign);
         Ok(header)
     }
 }

@@ -83,7 +83,7 @@ impl NetSend {
         if self.acquired.take().is_none() {
             return Err(Error::bug("expected a slot to be acquired, found none"));
         }
-        self.window.lend(address, bytes, tag);
+        self.window.lend(address, bytes, tag, self.line.signs.sign());
         self.note_post(bytes);
         self.pump()
     }
@@ -104,7 +104,7 @@ impl NetSend {
                 "expected at most the bytes acquired to be posted, found {bytes}"
             )));
         }
-        self.window.post(bytes, tag);
+        self.window.post(bytes, tag, self.line.signs.sign());
         self.note_post(bytes);
         // SAFETY: the caller's contract; the message is the one posted last.
         unsafe {
@@ -197,18 +197,18 @@ impl Window {
         self.slots.payload(self.slots.of(self.posted))
     }
 
-    fn post(&mut self, bytes: usize, tag: u32) {
-        let header = Header { tag, bytes: bytes as u32, sequence: self.posted };
+    fn post(&mut self, bytes: usize, tag: u32, sign: u32) {
+        let header = Header { tag, bytes: bytes as u32, sequence: self.posted as u32, sign };
         // SAFETY: the caller has seen room, so no request is pending on the slot.
         unsafe { self.slots.write_header(self.slots.of(self.posted), header) };
         self.posted += 1;
     }
 
     /// Posts a message whose payload is elsewhere.
-    fn lend(&mut self, address: *const u8, bytes: usize, tag: u32) {
+    fn lend(&mut self, address: *const u8, bytes: usize, tag: u32, sign: u32) {
         let slot = self.slots.of(self.posted);
         self.lent[slot] = Some(Lent { address, bytes, request: None });
-        let header = Header { tag, bytes: bytes as u32 | APART, sequence: self.posted };
+        let header = Header { tag, bytes: bytes as u32 | APART, sequence: self.posted as u32, sign };
         // SAFETY: the caller has seen room, so no request is pending on the slot.
         unsafe { self.slots.write_header(slot, header) };
         self.posted += 1;
@@ -357,7 +357,7 @@ impl EdgeSend for NetSend {
                 "expected at most the bytes acquired to be posted, found {bytes}"
             )));
         }
-        self.window.post(bytes, tag);
+        self.window.post(bytes, tag, self.line.signs.sign());
         self.note_post(bytes);
         self.pump()
     }

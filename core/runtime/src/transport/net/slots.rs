@@ -20,7 +20,10 @@ pub(super) struct Header {
     pub(super) tag: u32,
     /// Of the payload; with [`APART`] if it is a message of its own.
     pub(super) bytes: u32,
-    pub(super) sequence: u64,
+    /// Its lower half: no more messages are under way.
+    pub(super) sequence: u32,
+    /// Of the sender's turn: [`super::turns`].
+    pub(super) sign: u32,
 }
 
 impl Slots {
@@ -105,13 +108,15 @@ impl Header {
     }
 
     fn to_bytes(self) -> [u8; HEADER_BYTES] {
-        let words = u128::from(self.tag) | u128::from(self.bytes) << 32 | u128::from(self.sequence) << 64;
+        let low = u128::from(self.tag) | u128::from(self.bytes) << 32;
+        let words = low | u128::from(self.sequence) << 64 | u128::from(self.sign) << 96;
         words.to_le_bytes()
     }
 
     fn from_bytes(bytes: [u8; HEADER_BYTES]) -> Header {
         let words = u128::from_le_bytes(bytes);
-        Header { tag: words as u32, bytes: (words >> 32) as u32, sequence: (words >> 64) as u64 }
+        let word = |index: u32| (words >> (32 * index)) as u32;
+        Header { tag: word(0), bytes: word(1), sequence: word(2), sign: word(3) }
     }
 }
 
@@ -128,7 +133,7 @@ mod tests {
 
     #[test]
     fn headers_survive_the_wire() {
-        let header = Header { tag: 0xdead_beef, bytes: 77, sequence: 1 << 40 };
+        let header = Header { tag: 0xdead_beef, bytes: 77, sequence: 1 << 31, sign: 5 };
         assert_eq!(Header::from_bytes(header.to_bytes()), header);
         assert_eq!(header.to_bytes()[..4], 0xdead_beef_u32.to_le_bytes());
     }

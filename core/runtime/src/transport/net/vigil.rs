@@ -73,15 +73,7 @@ impl Vigil {
             return true;
         }
         let limit = if blind { limit.min(BLIND) } else { limit };
-        let (tv_sec, tv_nsec) =
-            (limit.as_secs() as libc::time_t, libc::c_long::from(limit.subsec_nanos() as i32));
-        let limit = libc::timespec { tv_sec, tv_nsec };
-        // SAFETY: an array of its length. A descriptor that was closed meanwhile is answered at once, and one that is
-        // somebody else's by now is only looked at.
-        let ready = unsafe {
-            libc::ppoll(at.as_mut_ptr(), at.len() as libc::nfds_t, &raw const limit, std::ptr::null())
-        };
-        self.was_ready.store(ready > 0, Ordering::Relaxed);
+        self.was_ready.store(sleep_on(&mut at, limit), Ordering::Relaxed);
         true
     }
 
@@ -92,6 +84,16 @@ impl Vigil {
     fn lock(&self) -> MutexGuard<'_, Watched> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Sleeps until one of these is ready, at most `limit`, or for no reason; whether one is.
+pub(crate) fn sleep_on(at: &mut [libc::pollfd], limit: Duration) -> bool {
+    let (tv_sec, tv_nsec) =
+        (limit.as_secs() as libc::time_t, libc::c_long::from(limit.subsec_nanos() as i32));
+    let limit = libc::timespec { tv_sec, tv_nsec };
+    // SAFETY: an array of its length. A descriptor that was closed meanwhile is answered at once, and one that is
+    // somebody else's by now is only looked at.
+    unsafe { libc::ppoll(at.as_mut_ptr(), at.len() as libc::nfds_t, &raw const limit, std::ptr::null()) > 0 }
 }
 
 /// The longest sleep while news may come from elsewhere.

@@ -103,8 +103,14 @@ impl Bell {
     /// Lets others have the core, and has peers know.
     #[inline]
     pub(crate) fn yield_core(&self) {
+        self.leave_core(std::thread::yield_now);
+    }
+
+    /// Does something that leaves the core to others, and has peers know.
+    #[inline]
+    pub(in crate::transport) fn leave_core(&self, leaves: impl FnOnce()) {
         self.region.turns().wake_follower();
-        self.region.presence().leave(std::thread::yield_now);
+        self.region.presence().leave(leaves);
     }
 
     /// Wakes whoever sleeps on this bell: for another thread of the same rank, to end a wait.

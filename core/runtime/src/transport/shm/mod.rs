@@ -27,5 +27,5 @@ pub(crate) use pace::{Filler, Filling};
 pub(crate) use place::Ends;
 pub(crate) use presence::{Lookout, Presence};
 pub(super) use slots::{Location, Reader};
-pub(crate) use turns::Turns;
+pub(crate) use turns::{LONGEST_SLEEP, TurnPatience, Turns};
 pub(crate) use visits::Visitors;

@@ -47,12 +47,12 @@ pub(crate) struct Turns {
     is_first: bool,
     /// Whether each rank of the host has the same core.
     mates: Vec<bool>,
-    patience: Patience,
+    patience: TurnPatience,
 }
 
 /// When to change places.
 #[derive(Debug)]
-struct Patience {
+pub(crate) struct TurnPatience {
     /// Turns in a row before which somebody else had the core than the rank that was waited for; below 0 after a change of places.
     late: i32,
     /// Turns after the next change of places in which there is no other.
@@ -143,14 +143,14 @@ impl Turns {
     }
 }
 
-impl Patience {
+impl TurnPatience {
     /// Whether the next turn is given away by a sleep.
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.late >= LATE
     }
 
     /// A turn came, behind that of whoever is waited for or not, and after a sleep or not.
-    fn turn(&mut self, is_behind: bool, changed: bool) {
+    pub(crate) fn turn(&mut self, is_behind: bool, changed: bool) {
         if changed {
             // Sleeps that lead nowhere are made ever more seldom.
             self.rest = if is_behind { REST } else { (self.rest * 2).min(LONGEST_REST) };
@@ -163,9 +163,9 @@ impl Patience {
     }
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { late: 0, rest: REST }
+impl Default for TurnPatience {
+    fn default() -> TurnPatience {
+        TurnPatience { late: 0, rest: REST }
     }
 }
 
@@ -176,7 +176,7 @@ const LATE: i32 = 8;
 const REST: i32 = 16;
 const LONGEST_REST: i32 = 64;
 /// A rank that does not give its core away in so many microseconds computes.
-const LONGEST_SLEEP: Duration = Duration::from_micros(100);
+pub(crate) const LONGEST_SLEEP: Duration = Duration::from_micros(100);
 /// Ranks are at work within so many turns of each other,
 const FIRST_INTERVAL: u32 = 8;
 /// and move from core to core more seldom than this.
@@ -233,8 +233,8 @@ mod tests {
 
     #[test]
     fn places_are_changed_after_many_late_turns_and_then_not_for_a_while() {
-        let mut patience = Patience::default();
-        let late = |patience: &mut Patience| {
+        let mut patience = TurnPatience::default();
+        let late = |patience: &mut TurnPatience| {
             (1..).find(|_| {
                 patience.turn(false, false);
                 patience.is_over()
