@@ -134,8 +134,9 @@ impl NetTurns {
         self.left = now;
         // Behind one that has yet to find its place there is none.
         let may = place == Place::Late && heard.is_some_and(Sign::is_settled);
-        self.slept |= may && self.patience.is_over();
-        may && self.slept
+        let sleeps = may && self.patience.is_over();
+        self.slept |= sleeps;
+        sleeps
     }
 
     /// The core is this rank's again.
@@ -262,7 +263,8 @@ mod tests {
         signs.hear(PEER, 0);
         assert_eq!(signs.take(PEER), None);
         turns.end(&signs, (PEER, true));
-        let sign = Sign(signs.sign());
-        assert!(sign.0 & SAID != 0 && since(sign.time(), now()) < 1_000_000);
+        assert!(signs.sign() & SAID != 0);
+        // Others may have the core between the two looks at the clock, but not each time.
+        assert!((0..1000).any(|_| since(Sign(signs.sign()).time(), now()) < 1000));
     }
 }
