@@ -157,7 +157,7 @@ impl<'a> Fields<'a> {
 }
 
 /// The version of everything said after the handshake.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 
 const CHALLENGE: [u8; 4] = *b"cclC";
 const HELLO: [u8; 4] = *b"cclH";

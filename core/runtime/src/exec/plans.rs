@@ -15,8 +15,8 @@ use ccl_plan::{Algorithm, Collective, Dtype, Place, Plan, Rank, ReduceOp, algori
 
 use serde::{Deserialize, Serialize};
 
-use self::cut::GRAIN_BYTES;
 pub(crate) use self::cut::{Cut, Direct, Room};
+use self::cut::{GRAIN_BYTES, buffers_bytes};
 pub(super) use self::key::TagSeed;
 use self::key::{Key, signature};
 use super::device::{self, Channels, Lines, OneShot};
@@ -368,7 +368,8 @@ impl Plans {
             straight,
             heed: Heed::of(key.collective, bytes, straight, fabric.ranks_of_a_core()),
             scratch_bytes: cells * chunk_count * size,
-            huge: bytes * 2 * u64::from(self.n) > fabric.cache_bytes() as u64,
+            huge: buffers_bytes(key.collective, bytes, (key.count * size) as u64, self.n)
+                > fabric.cache_bytes() as u64,
             algorithm: choice.algorithm,
             channels: choice.channels,
             chunk_count,

@@ -8,8 +8,12 @@ use ccl_plan::{Channel, Rank};
 use super::checksum::{ChecksumReceive, ChecksumSend, TRAILER_BYTES};
 use super::edge::{EdgeName, ReceiveKind, SendKind};
 use super::fault;
+use super::host;
 use super::net::{NetTurns, Network, Peers, SlotShape, Vigil};
-use super::shm::{Ends, MOST_EXCHANGED, MemoryReceive, MemorySend, Neighbours, Pool, Regions, Turns, Way};
+use super::shm::{
+    Ends, MOST_EXCHANGED, MOST_EXCHANGING_RANKS, MemoryReceive, MemorySend, Neighbours, Pool, Regions, Reuse,
+    Turns, Way,
+};
 use super::trace::{TraceReceive, TraceSend};
 use super::{
     Bell, Checksum, EdgeKey, PathKind, ReceiveEdge, Relay, SendEdge, TransportInfo, TransportSettings,
@@ -28,6 +32,8 @@ pub(super) struct Connected {
     pub(super) windows: Windows,
     /// Whether this host has few ranks, and a core for each.
     pub(super) roomy: bool,
+    /// Whether this host has more ranks than cores.
+    pub(super) shares_cores: bool,
     /// This rank's slots of pairs whose slots go from hand to hand.
     pub(super) pools: HashMap<EdgeKey, Arc<Pool>>,
     /// What the last-level cache holds.
@@ -67,7 +73,7 @@ impl Connected {
             Some((local, region)) => {
                 let ends = Ends { sender: self.neighbours.me(), receiver: local, channel, tag };
                 let regions = (Arc::clone(self.neighbours.own()), Arc::clone(region));
-                SendKind::Memory(MemorySend::new(ends, regions, self.way(local, key))?)
+                SendKind::Memory(MemorySend::new(ends, regions, self.way(me, local, key))?)
             }
             None => {
                 let shape = self.net_shape_to(settings, me, peer);
@@ -98,7 +104,7 @@ impl Connected {
                 let ends = Ends { sender: local, receiver: self.neighbours.me(), channel, tag };
                 let own = (Arc::clone(self.neighbours.own()), Arc::clone(&self.regions));
                 let sender = (Arc::clone(region), self.neighbours.memory(peer));
-                ReceiveKind::Memory(MemoryReceive::new(ends, own, sender, self.way(local, key))?)
+                ReceiveKind::Memory(MemoryReceive::new(ends, own, sender, self.way(me, local, key))?)
             }
             None => {
                 let shape = self.net_shape_to(settings, me, peer);
@@ -116,15 +122,23 @@ impl Connected {
         })
     }
 
-    /// How the edges to and from the rank at a place of the host use their slots.
-    fn way(&mut self, local: usize, key: EdgeKey) -> Way {
-        let (me, layout) = (self.neighbours.me(), self.neighbours.own().layout());
-        let exchanged = self.roomy && local != me && layout.slots <= MOST_EXCHANGED;
-        let pool = exchanged.then(|| {
-            let pool = self.pools.entry(key).or_insert_with(|| Arc::new(Pool::of_rank(layout, me, local)));
-            Arc::clone(pool)
+    /// How the edges between rank `me` and a peer, which is at this place of the host, use their slots.
+    fn way(&mut self, me: Rank, local: usize, key: EdgeKey) -> Way {
+        let (own, layout) = (self.neighbours.me(), self.neighbours.own().layout());
+        let reuse = if self.roomy { Reuse::InTurn } else { Reuse::AsItGoes };
+        let exchanged = (self.roomy || self.is_apart(me, key.peer)) && layout.slots <= MOST_EXCHANGED;
+        let pool = (exchanged && local != own).then(|| {
+            let new = || Arc::new(Pool::of_rank(layout, (own, local), reuse));
+            Arc::clone(self.pools.entry(key).or_insert_with(new))
         });
         Way { roomy: self.roomy, pool }
+    }
+
+    /// Whether two ranks of a host whose ranks share cores have none in common. The same seen from both.
+    fn is_apart(&self, me: Rank, peer: Rank) -> bool {
+        let few = self.neighbours.own().layout().locals <= MOST_EXCHANGING_RANKS;
+        let [own, theirs] = [me, peer].map(|rank| &self.infos[rank.index()].process.cpus);
+        few && self.shares_cores && host::are_apart(own, theirs)
     }
 
     /// Whether a peer's edges go through the network.

@@ -197,6 +197,7 @@ impl Fabric {
             not_mapped,
             windows: Windows::default(),
             roomy: self.is_roomy(&infos),
+            shares_cores: self.shares_cores(&infos),
             pools: HashMap::new(),
             cache_bytes: cache::last_level_bytes().unwrap_or(USUAL_CACHE_BYTES),
             kinds,
@@ -462,6 +463,12 @@ impl Fabric {
     fn is_roomy(&self, infos: &[TransportInfo]) -> bool {
         let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
         here().count() <= FEW_RANKS && host::cores(here()) >= here().count()
+    }
+
+    /// Whether this rank's host has more ranks than cores.
+    fn shares_cores(&self, infos: &[TransportInfo]) -> bool {
+        let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
+        here().count() > host::cores(here())
     }
 
     /// How many processes the ranks of this rank's host are, where they need all its cores; 0 where a core is left.

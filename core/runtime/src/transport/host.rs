@@ -85,6 +85,12 @@ fn cpus() -> Vec<u64> {
     words
 }
 
+/// Whether these are known to be CPUs of which none is in both.
+pub(super) fn are_apart(some: &[u64], others: &[u64]) -> bool {
+    let known = |cpus: &[u64]| cpus.iter().any(|word| *word != 0);
+    known(some) && known(others) && some.iter().zip(others).all(|(some, others)| some & others == 0)
+}
+
 /// CPUs that some of `infos` may run on: more than each alone where ranks are bound.
 pub(super) fn cores<'a>(infos: impl Iterator<Item = &'a TransportInfo>) -> usize {
     let mut all: Vec<u64> = Vec::new();
@@ -99,4 +105,16 @@ pub(super) fn cores<'a>(infos: impl Iterator<Item = &'a TransportInfo>) -> usize
     }
     let cores: u32 = all.iter().map(|word| word.count_ones()).sum();
     (cores as usize).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apart_are_ranks_that_are_known_to_share_no_cpu() {
+        assert!(are_apart(&[1], &[2]) && are_apart(&[1], &[0, 1]) && are_apart(&[0, 4], &[3]));
+        assert!(!are_apart(&[3], &[2]) && !are_apart(&[1, 1], &[2, 1]));
+        assert!(!are_apart(&[], &[2]) && !are_apart(&[1], &[]) && !are_apart(&[1], &[0]));
+    }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Call<'a> {
     pub(crate) layout: Layout,
     /// What calls are put on, if on a stream.
     device: Option<&'a Device>,
+    /// With whom rank 0 exchanges messages.
+    partner: Rank,
 }
 
 impl<'a> Call<'a> {
@@ -43,12 +45,18 @@ impl<'a> Call<'a> {
         let (rank, n) = (comm.rank(), comm.size());
         let blocks = Blocks::seen_by(point.operation, point.amount.count, n, rank);
         let layout = Layout::new(point, placement, rank, n, &blocks);
-        Call { comm, point: *point, placement, level: Level::Run, blocks, layout, device: None }
+        let partner = Rank(1);
+        Call { comm, point: *point, placement, level: Level::Run, blocks, layout, device: None, partner }
     }
 
     /// The same calls on device memory, where there is a device.
     pub(crate) fn on(self, device: Option<&'a Device>) -> Call<'a> {
         Call { device, ..self }
+    }
+
+    /// The same calls, with another rank than 1 to exchange messages with rank 0.
+    pub(crate) fn with(self, partner: Rank) -> Call<'a> {
+        Call { partner, ..self }
     }
 
     /// The same calls at a level of determinism.
@@ -157,7 +165,8 @@ impl<'a> Call<'a> {
         let (rank, n) = (self.comm.rank().0, self.comm.size());
         match self.point.operation {
             Operation::SendRecv => Some(Rank((rank + n - 1) % n)),
-            Operation::PingPong if rank < 2 => Some(Rank(1 - rank)),
+            Operation::PingPong if rank == 0 => Some(self.partner),
+            Operation::PingPong if self.comm.rank() == self.partner => Some(Rank(0)),
             _ => None,
         }
     }

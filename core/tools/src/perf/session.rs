@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ccl::{Communicator, ReduceOp, Result};
+use ccl::{Communicator, Rank, ReduceOp, Result};
 
 use super::call::{Call, Lane};
 use super::check::{Check, Lengths};
@@ -19,6 +19,7 @@ use super::report::Report;
 /// elements on all ranks. Rank 0 reports.
 pub(crate) fn run(comm: &Communicator, options: &Options) -> Result<u64> {
     let participants = participants::gather(comm)?;
+    let partner = participants::partner(&participants);
     let mut report = match comm.rank().0 {
         0 => Some(Report::new(options, comm.size(), participants)),
         _ => None,
@@ -33,6 +34,7 @@ pub(crate) fn run(comm: &Communicator, options: &Options) -> Result<u64> {
         device: device.as_ref(),
         stopwatch: Stopwatch::new(comm, options.pace, options.warm_up),
         lanes: (0..options.lanes).map(|_| Lane::default()).collect(),
+        partner,
     };
     if let Some(device) = &device {
         let longest = options.longest_bytes(comm.size());
@@ -68,6 +70,8 @@ struct Session<'a> {
     device: Option<&'a Device>,
     stopwatch: Stopwatch<'a>,
     lanes: Vec<Lane>,
+    /// With whom rank 0 exchanges messages.
+    partner: Rank,
 }
 
 impl Session<'_> {
@@ -100,7 +104,7 @@ impl Session<'_> {
             }
         }
         let device = self.device;
-        let call = Call::new(comm, point, placement).on(device);
+        let call = Call::new(comm, point, placement).with(self.partner).on(device);
         let lengths = Lengths::new(point, comm.size());
         let check = Check::new(point, &lengths, (comm.rank(), comm.size()), call.sender());
         let fill = |lanes: &mut [Lane]| -> Result<()> {

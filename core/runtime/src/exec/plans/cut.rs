@@ -83,6 +83,15 @@ impl Cut {
     }
 }
 
+/// Bytes of the buffers of all `n` ranks in a call whose buffers are of `bytes` bytes each; of messages, whose ranks tell nobody how many of
+/// them there are, twice what it is if each rank sends one of `message_bytes` and receives one (ADR 0107).
+pub(super) fn buffers_bytes(collective: Collective, bytes: u64, message_bytes: u64, n: u32) -> u64 {
+    match collective {
+        Collective::Send | Collective::Recv => message_bytes * 4 * u64::from(n),
+        _ => bytes * 2 * u64::from(n),
+    }
+}
+
 /// How much room the ranks of a host have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
@@ -149,6 +158,14 @@ const WHOLE_SLOT_ONE_WAY_BYTES: usize = 1 << 20;
 mod tests {
     use super::*;
     use crate::discover::processor::on_each;
+
+    #[test]
+    fn buffers_of_messages_are_counted_as_if_all_ranks_sent_one() {
+        assert_eq!(buffers_bytes(Collective::AllReduce, 100, 100, 8), 1600);
+        assert_eq!(buffers_bytes(Collective::AllGather, 800, 100, 8), 12_800);
+        assert_eq!(buffers_bytes(Collective::Send, 100, 100, 8), 3200);
+        assert_eq!(buffers_bytes(Collective::Recv, 800, 100, 8), 3200);
+    }
 
     fn pieces(room: Room, collective: Collective, share_bytes: usize) -> usize {
         let (slot_bytes, chunk_bytes) = (128 << 10, 32 << 10);

@@ -8,6 +8,10 @@
 //! Each rank of a pair always has the same number of slots, free or with messages of its own that were not released, and more than messages that
 //! may be under way: there is always one to give back, and what programs were proven for holds whichever slots these are. A rank keeps a slot only
 //! for a message of its own that went before: what goes one way only stays in the slots it went through.
+//!
+//! Slots that nobody read of late are used in turn where each rank has a core, so that what is filled has left the near caches. Where ranks share
+//! cores, and those of the pair do not, it depends on what the pair does (ADR 0107): a rank that answers each message before the next
+//! fills the first free slot, one that sends many before it is answered all of them, and one that is never answered a few.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,16 +75,28 @@ pub(crate) struct Pool {
     next: AtomicU32,
     /// Messages sent for each of which a slot may be kept.
     owed: AtomicU32,
+    reuse: Reuse,
+    /// For so many more messages this counts as a rank that is answered.
+    answered: AtomicU32,
+}
+
+/// In which order slots are used that were not read of late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reuse {
+    /// All in turn.
+    InTurn,
+    /// As many in turn as suits what goes to and fro: for ranks that share their cores with others.
+    AsItGoes,
 }
 
 impl Pool {
     /// What the rank at one place of the host has in the beginning for the one at another: the slots in that one's region.
-    pub(crate) fn of_rank(layout: &Layout, own: usize, other: usize) -> Pool {
-        Pool::new(layout.exchanged().0, usize::from(other > own))
+    pub(crate) fn of_rank(layout: &Layout, (own, other): (usize, usize), reuse: Reuse) -> Pool {
+        Pool::new(layout.exchanged().0, usize::from(other > own), reuse)
     }
 
     /// The slots in the region of this number.
-    fn new(slots: usize, region: usize) -> Pool {
+    fn new(slots: usize, region: usize, reuse: Reuse) -> Pool {
         let rested = (0..slots).fold(0, |bits, index| bits | bit(SlotId::new(index, region)));
         Pool {
             rested: AtomicU64::new(rested),
@@ -88,6 +104,18 @@ impl Pool {
             read_count: AtomicU32::new(0),
             next: AtomicU32::new(0),
             owed: AtomicU32::new(0),
+            reuse,
+            answered: AtomicU32::new(0),
+        }
+    }
+
+    /// Of how many slots in each region those that were not read of late are used in turn.
+    fn in_turn(&self) -> u32 {
+        match self.reuse {
+            Reuse::InTurn => MOST_EXCHANGED as u32,
+            Reuse::AsItGoes if self.answered.load(Ordering::Relaxed) == 0 => FEW_IN_TURN,
+            Reuse::AsItGoes if self.owed.load(Ordering::Relaxed) >= MOST_READ as u32 => MOST_EXCHANGED as u32,
+            Reuse::AsItGoes => 1,
         }
     }
 
@@ -95,7 +123,8 @@ impl Pool {
     fn take_rested(&self) -> Option<SlotId> {
         let slot = self.next_rested()?;
         self.rested.store(get(&self.rested) & !bit(slot), Ordering::Relaxed);
-        self.next.store(slot.0 + 1, Ordering::Relaxed);
+        let next = slot.0 + 1;
+        self.next.store(if next < 2 * self.in_turn() { next } else { 0 }, Ordering::Relaxed);
         Some(slot)
     }
 
@@ -139,6 +168,8 @@ impl Pool {
     fn sent(&self) {
         let owed = self.owed.load(Ordering::Relaxed);
         self.owed.store((owed + 1).min(MOST_OWED), Ordering::Relaxed);
+        let answered = self.answered.load(Ordering::Relaxed);
+        self.answered.store(answered.saturating_sub(1), Ordering::Relaxed);
     }
 
     /// Whether the slot of a message that is there would be kept.
@@ -153,6 +184,7 @@ impl Pool {
             return spot.slot;
         }
         self.owed.store(self.owed.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+        self.answered.store(ANSWERED, Ordering::Relaxed);
         let rested = get(&self.rested);
         // The one that was last in turn.
         let before = rested & !u64::MAX.checked_shl(self.next.load(Ordering::Relaxed)).unwrap_or(0);
@@ -294,9 +326,9 @@ impl Exchange {
         if spot.offset + bytes <= self.room_bytes { spot } else { Spot { offset: 0, ..spot } }
     }
 
-    /// Behind the last message in a slot, while there is room.
+    /// Behind the last message in a slot, while there is room, where slots are used in turn.
     fn in_turn(&self, slot: SlotId, bytes: usize) -> Spot {
-        let start = self.starts[slot.0 as usize];
+        let start = if self.pool.in_turn() > 1 { self.starts[slot.0 as usize] } else { 0 };
         Spot { slot, offset: if start + bytes <= self.room_bytes { start } else { 0 } }
     }
 }
@@ -313,12 +345,17 @@ pub(super) const RETURNED: usize = 64;
 const MOST_READ: usize = 16;
 /// Most slots that are kept in a row without sending in between.
 const MOST_OWED: u32 = 32;
+/// Slots in each region that one who is never answered uses in turn.
+const FEW_IN_TURN: u32 = 4;
+/// So many messages after it kept a slot a rank still counts as one that is answered.
+const ANSWERED: u32 = 4096;
 
 #[cfg(test)]
 mod model;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::ptr::NonNull;
     use std::time::{Duration, Instant};
 
@@ -330,22 +367,25 @@ mod tests {
     use super::super::place::Ends;
     use super::*;
 
+    const REUSES: [Option<Reuse>; 3] = [None, Some(Reuse::InTurn), Some(Reuse::AsItGoes)];
+
     /// Fills `bytes` bytes with what message `message` carries.
     fn carried(message: usize, bytes: usize) -> Vec<u8> {
         (0..bytes).map(|at| (at * 31 + message * 7) as u8).collect()
     }
 
-    /// Both ends of both ranks of a pair, with 3 slots of 9,000 bytes.
-    fn pair(roomy: bool) -> [(MemorySend, MemoryReceive); 2] {
-        pair_with(3, roomy)
+    /// Both ends of both ranks of a pair, with 3 slots of 9,000 bytes, which go from hand to hand and are used again so, if they do.
+    fn pair(reuse: Option<Reuse>) -> [(MemorySend, MemoryReceive); 2] {
+        pair_with(3, reuse)
     }
 
     /// The same with so many slots.
-    fn pair_with(slots: usize, roomy: bool) -> [(MemorySend, MemoryReceive); 2] {
+    fn pair_with(slots: usize, reuse: Option<Reuse>) -> [(MemorySend, MemoryReceive); 2] {
         let layout = Layout { locals: 2, channels: 1, tags: 1, slots, slot_bytes: 9000 };
         let regions = [0, 1].map(|_| Arc::new(Region::of_layout(layout)));
         [(0, 1), (1, 0)].map(|(me, other)| {
-            let way = Way { roomy, pool: roomy.then(|| Arc::new(Pool::of_rank(&layout, me, other))) };
+            let pool = reuse.map(|reuse| Arc::new(Pool::of_rank(&layout, (me, other), reuse)));
+            let way = Way { roomy: reuse == Some(Reuse::InTurn), pool };
             let (own, theirs) = (&regions[me], &regions[other]);
             let out = Ends { sender: me, receiver: other, channel: Channel(0), tag: 0 };
             let send = MemorySend::new(out, (Arc::clone(own), Arc::clone(theirs)), way.clone()).unwrap();
@@ -376,8 +416,8 @@ mod tests {
     }
 
     /// Messages of a pair in this order: from whom, how long, and how many may be under way before the oldest is read.
-    fn exchange(roomy: bool, messages: &[(bool, usize, usize)]) {
-        let mut ranks = pair(roomy);
+    fn exchange(reuse: Option<Reuse>, messages: &[(bool, usize, usize)]) {
+        let mut ranks = pair(reuse);
         let mut under_way = [VecDeque::new(), VecDeque::new()];
         for (message, (from, bytes, lag)) in messages.iter().copied().enumerate() {
             let (from, to) = (usize::from(from), usize::from(!from));
@@ -406,16 +446,19 @@ mod tests {
         #[test]
         fn messages_of_all_lengths_keep_their_order(
             messages in prop::collection::vec((any::<bool>(), lengths(), 0..5usize), 1..300),
-            roomy in any::<bool>(),
+            reuse in prop::sample::select(REUSES.to_vec()),
         ) {
-            exchange(roomy, &messages);
+            exchange(reuse, &messages);
         }
     }
 
     #[test]
     fn as_many_messages_as_slots_are_under_way() {
-        for (slots, roomy) in [(3, false), (3, true), (32, true), (300, false)] {
-            let mut ranks = pair_with(slots, roomy);
+        let [none, in_turn, as_it_goes] = REUSES;
+        for (slots, reuse) in
+            [(3, none), (3, in_turn), (3, as_it_goes), (32, in_turn), (32, as_it_goes), (300, none)]
+        {
+            let mut ranks = pair_with(slots, reuse);
             for message in 0..slots {
                 assert!(sends(&mut ranks[0].0, message, 9000), "{message} of {slots}");
             }
@@ -428,12 +471,12 @@ mod tests {
 
     #[test]
     fn who_asks_again_is_told_of_the_same_slot() {
-        for roomy in [false, true] {
-            let mut ranks = pair(roomy);
+        for reuse in REUSES {
+            let mut ranks = pair(reuse);
             assert!(sends(&mut ranks[0].0, 0, 9000));
             let asked = ranks[0].0.acquire(9000).unwrap().unwrap();
             assert!(finds(&mut ranks[1].1, 0, 9000));
-            assert_eq!(ranks[0].0.acquire(9000).unwrap(), Some(asked), "{roomy}");
+            assert_eq!(ranks[0].0.acquire(9000).unwrap(), Some(asked), "{reuse:?}");
         }
     }
 
@@ -445,7 +488,7 @@ mod tests {
 
     #[test]
     fn the_slot_that_is_kept_is_the_one_that_was_found() {
-        let mut ranks = pair(true);
+        let mut ranks = pair(REUSES[1]);
         assert!(sends(&mut ranks[1].0, 0, 9000) && finds(&mut ranks[0].1, 0, 9000));
         assert!(sends(&mut ranks[0].0, 1, 9000));
         let found = ranks[0].0.slots.chosen();
@@ -469,13 +512,13 @@ mod tests {
             [0, 1 << 40],
             [0, u64::MAX - 63],
         ] {
-            let mut ranks = pair(true);
+            let mut ranks = pair(REUSES[1]);
             assert!(sends(&mut ranks[0].0, 0, 9000));
             write_over(&ranks[1].1, words);
             refused(ranks[1].1.peek().unwrap_err());
         }
         for given in [24, 255] {
-            let mut ranks = pair(true);
+            let mut ranks = pair(REUSES[1]);
             assert!(sends(&mut ranks[0].0, 0, 9000) && finds(&mut ranks[1].1, 0, 9000));
             // SAFETY: the head line lies in a region that the edge keeps mapped.
             unsafe { ranks[1].1.place.head.as_ref() }.returned[0].store(given, Ordering::Relaxed);
@@ -485,7 +528,7 @@ mod tests {
 
     #[test]
     fn what_is_read_is_filled_next_and_what_goes_one_way_stays_there() {
-        let mut ranks = pair(true);
+        let mut ranks = pair(REUSES[1]);
         let mut places = Vec::new();
         for message in 0..20 {
             let (from, to) = (message % 2, 1 - message % 2);
@@ -506,9 +549,49 @@ mod tests {
         assert!(settled.windows(13).all(|some| some[0] == some[12] && some[0] != some[1]), "{region:?}");
     }
 
+    /// Sends so many messages one way; the slots that they were in.
+    fn slots_of(ranks: &mut [(MemorySend, MemoryReceive); 2], from: usize, messages: usize) -> Vec<SlotId> {
+        let mut send = |message| {
+            assert!(sends(&mut ranks[from].0, message, 9000) && finds(&mut ranks[1 - from].1, message, 9000));
+            ranks[from].0.slots.chosen().slot
+        };
+        (0..messages).map(&mut send).collect()
+    }
+
+    #[test]
+    fn where_cores_are_shared_it_depends_on_answers_how_many_slots_are_used() {
+        let different = |slots: &[SlotId]| slots.iter().map(|slot| slot.0).collect::<HashSet<_>>().len();
+        let mut ranks = pair_with(4, Some(Reuse::AsItGoes));
+        // Never answered: a few.
+        assert_eq!(different(&slots_of(&mut ranks, 0, 100)), 4);
+        // Each message answered: what was read.
+        for _ in 0..40 {
+            slots_of(&mut ranks, 0, 1);
+            slots_of(&mut ranks, 1, 1);
+        }
+        let answered: Vec<_> =
+            (0..40).flat_map(|_| [0, 1].map(|from| slots_of(&mut ranks, from, 1)[0])).collect();
+        assert_eq!(different(&answered), 1);
+        // Many, and only then an answer: all that there are.
+        for _ in 0..4 {
+            slots_of(&mut ranks, 0, 64);
+            slots_of(&mut ranks, 1, 64);
+        }
+        assert!(different(&slots_of(&mut ranks, 0, 64)) > 16);
+        // No more answers for long: a few again.
+        slots_of(&mut ranks, 0, 5000);
+        assert!(different(&slots_of(&mut ranks, 0, 100)) <= 8);
+    }
+
     #[test]
     fn ranks_that_exchange_at_the_same_time_find_what_was_sent() {
-        let [one, other] = pair(true);
+        for reuse in &REUSES[1..] {
+            ranks_exchange_at_the_same_time(*reuse);
+        }
+    }
+
+    fn ranks_exchange_at_the_same_time(reuse: Option<Reuse>) {
+        let [one, other] = pair(reuse);
         std::thread::scope(|scope| {
             for (mut send, mut receive) in [one, other] {
                 scope.spawn(move || {
@@ -535,7 +618,7 @@ mod tests {
 
     #[test]
     fn what_others_are_told_of_is_given_back() {
-        let mut ranks = pair(true);
+        let mut ranks = pair(REUSES[1]);
         for message in 0..12 {
             let (from, to) = (message % 2, 1 - message % 2);
             assert!(sends(&mut ranks[from].0, message, 9000));

@@ -61,6 +61,8 @@ struct Header {
 
 /// So many ranks of a host can afford slots that are in no core's own cache when they are filled again (ADR 0055).
 pub(crate) const FEW_RANKS: usize = 4;
+/// So many ranks of a host can afford slots with room for several messages each, which go from hand to hand (ADR 0107).
+pub(crate) const MOST_EXCHANGING_RANKS: usize = 8;
 
 /// An edge's first line: written by its consumer alone.
 #[repr(C, align(128))]
@@ -161,7 +163,7 @@ impl Layout {
     /// Longest messages that a slot has room for.
     fn places(&self) -> usize {
         match self.locals {
-            0..=FEW_RANKS => 4,
+            0..=MOST_EXCHANGING_RANKS => 4,
             _ => 1,
         }
     }

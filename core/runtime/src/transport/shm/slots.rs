@@ -186,7 +186,7 @@ mod tests {
     use ccl_plan::Channel;
 
     use super::super::edge::{MemoryReceive, MemorySend, Regions, Way};
-    use super::super::exchange::Pool;
+    use super::super::exchange::{Pool, Reuse};
     use super::super::layout::Layout;
     use super::super::place::Ends;
     use super::*;
@@ -206,7 +206,7 @@ mod tests {
         let ends = |sender, receiver| Ends { sender, receiver, channel: Channel(0), tag: 0 };
         let way = |own, other| Way {
             roomy: exchanged,
-            pool: exchanged.then(|| Arc::new(Pool::of_rank(&LAYOUT, own, other))),
+            pool: exchanged.then(|| Arc::new(Pool::of_rank(&LAYOUT, (own, other), Reuse::InTurn))),
         };
         let (of_0, of_1) = (way(0, 1), way(1, 0));
         let edge = |(from, to), (of_sender, of_receiver)| {

@@ -53,7 +53,7 @@ impl Edge {
 
 impl Rank {
     fn new(me: usize, pair: Arc<Pair>) -> Rank {
-        let pool = std::sync::Arc::new(Pool::new(SLOTS, 1 - me));
+        let pool = std::sync::Arc::new(Pool::new(SLOTS, 1 - me, Reuse::InTurn));
         let exchange = Exchange::new(std::sync::Arc::clone(&pool), UNDER_WAY, (SLOTS, 1));
         let (producer, consumer) = (Producer::new(LINES, LINES), Consumer::new(LINES));
         Rank { me, pair, pool, exchange, producer, consumer, given: 0 }
