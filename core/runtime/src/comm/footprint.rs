@@ -87,7 +87,7 @@ mod tests {
         let pages = |bytes: u64| bytes.next_multiple_of(4096);
         let s = ((512 << 10) / slots / n.div_ceil(8)).clamp(4 << 10, 1 << 20).next_multiple_of(64);
         let (edges, lines) = (l * channels * 3, slots.max(64));
-        let places = if l <= 4 { 4 } else { 1 };
+        let places = if l <= 8 { 4 } else { 1 };
         let payload_bytes = pages(lines * s.min(4096)) + pages(slots * places * s);
         let shared_bytes = 4096 + pages(edges * (128 + 64 * lines)) + edges * payload_bytes;
         let connections = 3 * channels * (n - l);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn footprints_are_those_of_the_manual() {
-        for (n, l) in [(2, 2), (2, 1), (8, 4), (100, 10), (4096, 8)] {
+        for (n, l) in [(2, 2), (2, 1), (8, 4), (8, 8), (100, 9), (4096, 8)] {
             for (slots, channels) in [(2, 1), (8, 1), (100, 3)] {
                 let vars = [("CCL_SLOTS", slots.to_string()), ("CCL_MAX_NCHANNELS", channels.to_string())];
                 let config = Config::from_vars(vars).unwrap();

@@ -344,7 +344,7 @@ impl LaneStep<'_> {
                     if filling == Filling::Streaming { Store::Around } else { Store::Cached }
                 }
                 _ if filler == Filler::Copy && std::ptr::eq(*output, inputs[0]) => Store::Nothing,
-                Spot::Recv(_) if self.call.decision.huge => Store::Around,
+                Spot::Recv(_) if self.writes_around() => Store::Around,
                 _ => Store::Cached,
             };
         }
@@ -367,6 +367,13 @@ impl LaneStep<'_> {
         if let Some((edge, since)) = timed {
             self.fabric.sender(edge).took(filler, entry.bytes * outputs.len(), since);
         }
+    }
+
+    /// Whether results go around the caches: where all buffers together exceed them, and AMD processors have not just read the lines that
+    /// results go to (ADR 0108).
+    fn writes_around(&self) -> bool {
+        let Bound { collective, in_place, .. } = self.call.bound;
+        self.call.decision.huge && !(is_of_amd() && *in_place && collective.reduces())
     }
 
     /// As [`LaneStep::fold`], for long data, around the caches but for so many first outputs; inputs that are `taken` as of
