@@ -461,14 +461,20 @@ impl Fabric {
 
     /// Whether this rank's host has few ranks, and a core for each.
     fn is_roomy(&self, infos: &[TransportInfo]) -> bool {
-        let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
-        here().count() <= FEW_RANKS && host::cores(here()) >= here().count()
+        let (ranks, cores) = self.ranks_and_cores(infos);
+        ranks <= FEW_RANKS && cores >= ranks
     }
 
     /// Whether this rank's host has more ranks than cores.
     fn shares_cores(&self, infos: &[TransportInfo]) -> bool {
+        let (ranks, cores) = self.ranks_and_cores(infos);
+        ranks > cores
+    }
+
+    /// How many ranks this rank's host has, and how many cores those may use.
+    fn ranks_and_cores(&self, infos: &[TransportInfo]) -> (usize, usize) {
         let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
-        here().count() > host::cores(here())
+        (here().count(), host::cores(here()))
     }
 
     /// How many processes the ranks of this rank's host are, where they need all its cores; 0 where a core is left.
@@ -629,8 +635,8 @@ impl Fabric {
     }
 
     fn wait_settings(&self, infos: &[TransportInfo], kinds: &[PathKind]) -> WaitSettings {
-        let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
-        let wait = self.settings.wait.on_host(here().count(), host::cores(here()));
+        let (ranks, cores) = self.ranks_and_cores(infos);
+        let wait = self.settings.wait.on_host(ranks, cores);
         match kinds.contains(&PathKind::Net) {
             true if self.is_watchable(kinds) => wait.with_watched_network(),
             true => wait.with_network(),
@@ -643,8 +649,7 @@ impl Fabric {
     }
 
     fn count_ranks_of_a_core(&self, infos: &[TransportInfo]) -> usize {
-        let here = || infos.iter().filter(|info| info.is_on_host_of(&self.info));
-        let (ranks, cores) = (here().count(), host::cores(here()).max(1));
+        let (ranks, cores) = self.ranks_and_cores(infos);
         if ranks.is_multiple_of(cores) { ranks / cores } else { 0 }
     }
 

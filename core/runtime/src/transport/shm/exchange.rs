@@ -110,7 +110,7 @@ impl Pool {
     }
 
     /// Of how many slots in each region those that were not read of late are used in turn.
-    fn in_turn(&self) -> u32 {
+    fn slots_in_turn(&self) -> u32 {
         match self.reuse {
             Reuse::InTurn => MOST_EXCHANGED as u32,
             Reuse::AsItGoes if self.answered.load(Ordering::Relaxed) == 0 => FEW_IN_TURN,
@@ -124,7 +124,7 @@ impl Pool {
         let slot = self.next_rested()?;
         self.rested.store(get(&self.rested) & !bit(slot), Ordering::Relaxed);
         let next = slot.0 + 1;
-        self.next.store(if next < 2 * self.in_turn() { next } else { 0 }, Ordering::Relaxed);
+        self.next.store(if next < 2 * self.slots_in_turn() { next } else { 0 }, Ordering::Relaxed);
         Some(slot)
     }
 
@@ -328,7 +328,7 @@ impl Exchange {
 
     /// Behind the last message in a slot, while there is room, where slots are used in turn.
     fn in_turn(&self, slot: SlotId, bytes: usize) -> Spot {
-        let start = if self.pool.in_turn() > 1 { self.starts[slot.0 as usize] } else { 0 };
+        let start = if self.pool.slots_in_turn() > 1 { self.starts[slot.0 as usize] } else { 0 };
         Spot { slot, offset: if start + bytes <= self.room_bytes { start } else { 0 } }
     }
 }
