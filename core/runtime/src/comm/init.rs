@@ -303,6 +303,8 @@ fn direct_reads(fabric: &mut Fabric, control: &Control, roomy: bool, config: &Co
         None if !roomy || fabric.one_process() => {
             Ok(if is_of_amd() { Direct::Slower } else { Direct::WhereFaster })
         }
+        // However their cores lie (ADR 0109).
+        None if is_of_amd() => Ok(Direct::Never),
         None => {
             let (ranks, deadline) = ((control.rank(), control.n()), Instant::now() + config.init_timeout());
             let found = trial::reading(fabric, ranks, &|| Relay::check(control), deadline)?;

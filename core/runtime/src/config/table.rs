@@ -179,7 +179,7 @@ settings! {
         chunk_bytes: Option<Bytes> = "", CCL_CHUNK_BYTES, Must;
         /// Shared memory: parts of at least so many bytes are read straight out of the sender's buffer, where all
         /// ranks may read each other's memory; 0 never; where it is faster if not set, which few processes with a
-        /// core each find out by trying, and which it is nowhere among other ranks on a processor of AMD.
+        /// core each find out by trying, and which it is nowhere on a processor of AMD.
         direct: Option<Bytes> = "", CCL_DIRECT_BYTES, Must;
         /// Shared memory: calls on buffers of at least so many bytes move data straight between them, where all ranks
         /// reach each other's (threads of one process, and registered memory); 0 never.

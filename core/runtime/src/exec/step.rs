@@ -333,14 +333,16 @@ impl LaneStep<'_> {
             _ => Filler::Other,
         };
         let (mut stores, mut timed, mut aside) = ([Store::Cached; 4], None, false);
-        for ((store, spot), output) in stores.iter_mut().zip(spots).zip(outputs) {
-            *store = match *spot {
+        for (index, (spot, output)) in spots.iter().zip(outputs).enumerate() {
+            stores[index] = match *spot {
                 Spot::To(edge, _) => {
                     let filling = self.fabric.sender(edge).filling(filler);
-                    aside |= filling == Filling::Aside;
-                    if filling == Filling::Timed {
-                        timed = Some((edge, Instant::now()));
-                    }
+                    aside |= matches!(filling, Filling::Aside | Filling::AsideTimed);
+                    timed = match filling {
+                        Filling::Timed => Some((edge, index, filler, Instant::now())),
+                        Filling::AsideTimed => Some((edge, index, Filler::Aside, Instant::now())),
+                        _ => timed,
+                    };
                     if filling == Filling::Streaming { Store::Around } else { Store::Cached }
                 }
                 _ if filler == Filler::Copy && std::ptr::eq(*output, inputs[0]) => Store::Nothing,
@@ -348,8 +350,21 @@ impl LaneStep<'_> {
                 _ => Store::Cached,
             };
         }
+        if filler == Filler::Copy
+            && is_of_amd()
+            && let Some((edge, index, _, since)) = timed.take()
+        {
+            // Alone: what else is copied is nearer, and would make a slow slot look fast (ADR 0109).
+            // SAFETY: the caller's contract.
+            unsafe { reduce::copy(inputs[0], &outputs[index..=index], entry.bytes) };
+            self.fabric.sender(edge).took(filler, entry.bytes, since);
+            stores[index] = Store::Nothing;
+        }
         let (ordered, cached, number) = cached_first(outputs, &stores);
         let outputs = &ordered[..number];
+        if number == 0 {
+            return;
+        }
         if aside && cached == number {
             // SAFETY: the caller's contract.
             unsafe { self.call.decision.reduction.fold_aside(inputs, outputs, entry.count, entry.finish) };
@@ -364,7 +379,7 @@ impl LaneStep<'_> {
             // SAFETY: the caller's contract, for the same outputs.
             unsafe { self.fold_long(entry, (inputs, taken), (outputs, cached)) };
         }
-        if let Some((edge, since)) = timed {
+        if let Some((edge, _, filler, since)) = timed {
             self.fabric.sender(edge).took(filler, entry.bytes * outputs.len(), since);
         }
     }

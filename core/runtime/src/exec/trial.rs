@@ -1,5 +1,5 @@
 //! Whether processes with a core each do better to read each other's memory or to pass it through slots: tried, because
-//! no table tells (ADR 0057).
+//! no table tells (ADR 0057). Not on AMD processors, where slots are as fast or faster however cores lie (ADR 0109).
 //!
 //! Ranks in pairs send each other the same bytes, at the same time, in every way that there is; the fastest attempt
 //! of each way counts, so that what interrupts a rank does not.

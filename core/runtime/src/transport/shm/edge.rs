@@ -47,6 +47,8 @@ pub(crate) struct MemorySend {
     pace: Pace,
     /// Of results that are stored one by one.
     folds: Pace,
+    /// Of those that are computed aside and then copied.
+    asides: Pace,
     place: Place,
     /// Bytes acquired; negative when nothing is.
     acquired: isize,
@@ -113,6 +115,7 @@ impl MemorySend {
             slots,
             pace: Pace::new(),
             folds: Pace::of_folds(),
+            asides: Pace::of_folds_aside(),
             place,
             acquired: NOTHING,
             receiver,
@@ -260,19 +263,28 @@ impl MemorySend {
         if self.acquired <= self.place.short_bytes.cast_signed() {
             return Filling::Cached;
         }
-        match (self.pace.filling(filler == Filler::Copy, Instant::now), filler) {
-            (Filling::Cached, Filler::Fold) if is_of_amd() => match self.folds.filling(true, Instant::now) {
-                Filling::Streaming => Filling::Aside,
+        let copies = self.pace.filling(filler == Filler::Copy, Instant::now);
+        if copies == Filling::Streaming || filler != Filler::Fold || !is_of_amd() {
+            return copies;
+        }
+        match self.folds.filling(true, Instant::now) {
+            Filling::Streaming => match self.asides.filling(true, Instant::now) {
+                Filling::Cached => Filling::Aside,
+                Filling::Timed => Filling::AsideTimed,
                 filling => filling,
             },
-            (filling, _) => filling,
+            filling => filling,
         }
     }
 
     /// See [`crate::transport::SendEdge::took`].
     pub(crate) fn took(&mut self, filler: Filler, bytes: usize, since: Instant) {
         let now = Instant::now();
-        let pace = if filler == Filler::Copy { &mut self.pace } else { &mut self.folds };
+        let pace = match filler {
+            Filler::Copy => &mut self.pace,
+            Filler::Aside => &mut self.asides,
+            Filler::Fold | Filler::Other => &mut self.folds,
+        };
         pace.took(bytes, now - since, now);
     }
 
@@ -609,13 +621,21 @@ const LONG_CLAIMED_BYTES: usize = 2 << 10;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ccl_plan::Channel;
 
+    use super::super::layout::Layout;
     use super::*;
 
     /// An edge from a region to another of the same process.
     fn edge() -> (MemorySend, MemoryReceive, Arc<Region>) {
-        let (from, into) = (Arc::new(Region::for_tests(2)), Arc::new(Region::for_tests(2)));
+        edge_between([Region::for_tests(2), Region::for_tests(2)])
+    }
+
+    /// The same between these two.
+    fn edge_between(regions: [Region; 2]) -> (MemorySend, MemoryReceive, Arc<Region>) {
+        let [from, into] = regions.map(Arc::new);
         let memory = PeerMemory::of(std::process::id());
         assert!(from.shows_through(memory).unwrap());
         let ends = Ends { sender: 0, receiver: 1, channel: Channel(0), tag: 0 };
@@ -702,5 +722,42 @@ mod tests {
         from.withdraw();
         let error = receive.release().unwrap_err();
         assert!(error.cause().contains("gave up while its buffer was read"), "{error}");
+    }
+
+    /// How a slot is filled with results, one after the other, where each that is timed seems to take so long: all ways in their order.
+    fn ways(edge: &mut MemorySend, took: impl Fn(Filler) -> Duration) -> Vec<Filling> {
+        edge.acquire(9000).unwrap().unwrap();
+        let mut ways = Vec::new();
+        for _ in 0..2000 {
+            let filling = edge.filling(Filler::Fold);
+            let filler = match filling {
+                Filling::Timed => Some(Filler::Fold),
+                Filling::AsideTimed => Some(Filler::Aside),
+                _ => None,
+            };
+            if let Some(filler) = filler {
+                edge.took(filler, 9000, Instant::now() - took(filler));
+            }
+            if ways.last() != Some(&filling) {
+                ways.push(filling);
+            }
+        }
+        ways
+    }
+
+    #[test]
+    fn results_go_aside_where_storing_them_is_slow_and_around_the_caches_where_copies_are_too() {
+        let layout = Layout { locals: 2, channels: 1, tags: 1, slots: 2, slot_bytes: 9000 };
+        let (none, long) = (Duration::ZERO, Duration::from_secs(1));
+        let used = |took: &dyn Fn(Filler) -> Duration| {
+            let (mut send, ..) = edge_between([0, 1].map(|_| Region::of_layout(layout)));
+            let ways = ways(&mut send, took);
+            [Filling::Aside, Filling::Streaming].map(|way| ways.contains(&way))
+        };
+        assert_eq!(used(&|_| none), [false, false]);
+        let fold_is_slow = |filler| if filler == Filler::Fold { long } else { none };
+        // Other processors store results as they store copies, which alone are timed.
+        assert_eq!(used(&fold_is_slow), [is_of_amd(), false]);
+        assert_eq!(used(&|_| long), [is_of_amd(); 2]);
     }
 }

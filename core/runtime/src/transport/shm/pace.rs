@@ -5,10 +5,12 @@
 //! at a tenth of the speed, and stores that go around the caches (non-temporal ones) are the faster way. No table tells cores
 //! apart in a virtual machine, whose processors move; but how long it takes to fill a slot does.
 //!
-//! On AMD processors long copies fill slots fast wherever the cores are, and results stored one by one do not: far apart they are
-//! better computed aside and then copied (ADR 0089).
+//! On AMD processors results that are stored one by one are slow sooner than copies, whose long strings write whole lines: they are
+//! computed aside and then copied (ADR 0089), and where that is slow as well, stored around the caches (ADR 0109).
 
 use std::time::{Duration, Instant};
+
+use crate::discover::processor::is_of_amd;
 
 /// How the next slot is filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +23,8 @@ pub(crate) enum Filling {
     Streaming,
     /// From a block aside, in long strings.
     Aside,
+    /// The same, and the edge is told how long it took.
+    AsideTimed,
 }
 
 /// What a slot is filled with.
@@ -30,6 +34,8 @@ pub(crate) enum Filler {
     Copy,
     /// A result that goes to slots alone, as it is computed.
     Fold,
+    /// Such a result that was computed aside.
+    Aside,
     Other,
 }
 
@@ -50,13 +56,18 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Of copies.
-    pub(super) const fn new() -> Pace {
-        Pace::of(SLOW_BYTES_PER_NS)
+    pub(super) fn new() -> Pace {
+        Pace::of(if is_of_amd() { SLOW_BYTES_PER_NS_AMD } else { SLOW_BYTES_PER_NS })
     }
 
     /// Of results that are stored one by one.
     pub(super) const fn of_folds() -> Pace {
         Pace::of(SLOW_FOLD_BYTES_PER_NS)
+    }
+
+    /// Of those that are computed aside and then copied.
+    pub(super) const fn of_folds_aside() -> Pace {
+        Pace::of(SLOW_BYTES_PER_NS)
     }
 
     const fn of(slow_bytes: u128) -> Pace {
@@ -104,6 +115,8 @@ const TIMED: u32 = 4;
 const MOST_SLOW: u32 = 3;
 /// Cores that share a cache fill slots at 8 GB/s and more, also out of memory; cores far apart at 1 to 3 (ADR 0055).
 const SLOW_BYTES_PER_NS: u128 = 4;
+/// On AMD processors, where stores around the caches fill 16 GB/s, cores that share a cache 30, and others 2 to 5 (ADR 0109).
+const SLOW_BYTES_PER_NS_AMD: u128 = 10;
 /// Sums are stored at 20 GB/s and more to slots of cores that share a cache, at 8 to 9 to those of cores far apart (ADR 0089). Where computing takes
 /// longer than that, the way aside costs little.
 const SLOW_FOLD_BYTES_PER_NS: u128 = 13;
@@ -126,7 +139,7 @@ mod tests {
                     *clock += cached;
                     pace.took(8192, cached, *clock);
                 }
-                Filling::Streaming | Filling::Aside => {
+                Filling::Streaming | Filling::Aside | Filling::AsideTimed => {
                     *clock += Duration::from_nanos(800);
                     streamed += 1;
                 }
@@ -148,7 +161,7 @@ mod tests {
     #[test]
     fn results_stored_one_by_one_are_slow_sooner_than_copies() {
         let (mut copies, mut folds, mut clock) = (Pace::new(), Pace::of_folds(), Instant::now());
-        let far = 1000;
+        let far = 700;
         assert_eq!(run(&mut copies, &mut clock, far, Duration::from_millis(50)), 0.0);
         assert!(run(&mut folds, &mut clock, far, Duration::from_millis(500)) > 0.99);
         run(&mut folds, &mut clock, 400, LONGEST_PAUSE);
