@@ -5,6 +5,7 @@ pub(crate) mod engine;
 pub(crate) mod host;
 mod lending;
 mod mapped;
+mod message;
 pub(crate) mod plans;
 pub mod reduce;
 mod short;

@@ -8,6 +8,7 @@ use ccl_plan::{Algorithm, Channel, Collective, Rank};
 
 use super::host::{Reason, RunState, Stop};
 use super::lending::Lending;
+use super::message::Copied;
 use super::plans::Decision;
 use super::reduce::{self, Finish};
 use super::tape::{Entry, Handing, Kind, Pieces, Resolve, Sent, Spot};
@@ -128,6 +129,11 @@ impl LaneStep<'_> {
     /// One step, if every edge is ready.
     #[inline(always)]
     pub(super) fn take(&mut self, entry: &Entry) -> Result<bool, Stop> {
+        match self.take_copy(entry)? {
+            Copied::Yes => return Ok(true),
+            Copied::NotYet => return Ok(false),
+            Copied::Otherwise => {}
+        }
         let mut inputs = [std::ptr::null::<u8>(); 4];
         for (address, spot) in inputs.iter_mut().zip(entry.inputs()) {
             *address = match self.input(entry, *spot)? {
@@ -386,7 +392,7 @@ impl LaneStep<'_> {
 
     /// Whether results go around the caches: where all buffers together exceed them, and AMD processors have not just read the lines that
     /// results go to (ADR 0108).
-    fn writes_around(&self) -> bool {
+    pub(super) fn writes_around(&self) -> bool {
         let Bound { collective, in_place, .. } = self.call.bound;
         self.call.decision.huge && !(is_of_amd() && *in_place && collective.reduces())
     }
@@ -695,10 +701,10 @@ fn cached_first(outputs: &[*mut u8], stores: &[Store; 4]) -> ([*mut u8; 4], usiz
 }
 
 /// What is shorter goes in or beside a line.
-const NEVER_STREAMED_BYTES: usize = 4096;
+pub(super) const NEVER_STREAMED_BYTES: usize = 4096;
 
 /// What is shorter is copied before its lines could be asked for: all-to-alls of 2 ranks in pieces of 8 KiB took 7 % longer (ADR 0072).
-const NEVER_ASKED_FOR_BYTES: usize = 8192;
+pub(super) const NEVER_ASKED_FOR_BYTES: usize = 8192;
 
 /// A lane takes no more steps in one go once it has moved so many bytes. A rank that reads 64 pieces of a long message
 /// one after the other lends nothing meanwhile: two ranks that exchange 16 MiB then take turns, and 1.5 times as long.

@@ -65,7 +65,7 @@ impl Cut {
         };
         match self.room {
             Room::CoreForEach if is_of_amd() => match share_bytes {
-                ..=LONG_PIECE_BYTES if message => self.chunk_bytes,
+                ..=LONG_PIECE_BYTES if message => AMD_SHORT_PIECE_BYTES.min(self.chunk_bytes),
                 _ if share_bytes >= whole => self.slot_bytes,
                 _ => LONG_PIECE_BYTES.min(self.slot_bytes),
             },
@@ -145,6 +145,8 @@ pub(super) const GRAIN_BYTES: usize = 64;
 /// Pieces of short messages, whose receiver begins early.
 const SHORT_PIECE_BYTES: usize = 8 << 10;
 const SHORT_MESSAGE_BYTES: usize = 32 << 10;
+/// Pieces of messages as long as a long piece and shorter on AMD processors (ADR 0110).
+const AMD_SHORT_PIECE_BYTES: usize = 24 << 10;
 /// Pieces of long shares, where each costs less than what is gained by beginning earlier (ADR 0055).
 const LONG_PIECE_BYTES: usize = 64 << 10;
 const LONG_SHARE_BYTES: usize = 128 << 10;
@@ -202,8 +204,9 @@ mod tests {
         assert_eq!(pieces(Room::Other, AllGather, 64 << 20), 32 << 10);
         on_each(|| {
             for (collective, share_kib, of_amd, other) in [
-                (Send, 16, 16, 8),
-                (Send, 64, 32, 32),
+                (Send, 24, 24, 8),
+                (Send, 32, 16, 8),
+                (Send, 48, 24, 24),
                 (Send, 128, 64, 32),
                 (Reduce, 64, 64, 32),
                 (AllReduce, 128, 64, 64),

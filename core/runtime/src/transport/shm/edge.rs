@@ -419,8 +419,8 @@ impl MemoryReceive {
         let data = self.place.checked(spot, bytes).ok_or_else(misplaced)?;
         self.spot = spot;
         self.place.touch(spot.slot, self.ends.in_order(&self.sender, &self.own));
-        if self.taken < self.consumer.next() + 1 && self.takes_slot() {
-            // Its lines come to be written, too, and once.
+        if !is_of_amd() && self.taken < self.consumer.next() + 1 && self.takes_slot() {
+            // Its lines come to be written, too, and once. On AMD processors the copy waits for them (ADR 0110).
             self.taken = self.consumer.next() + 1;
             claim_all(data.as_ptr(), if bytes <= CLAIMED_BYTES { bytes } else { LONG_CLAIMED_BYTES });
         }

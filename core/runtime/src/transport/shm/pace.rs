@@ -83,7 +83,9 @@ impl Pace {
         self.turn = self.turn.checked_add(1).unwrap_or(FRESH);
         match self.streams {
             None if self.turn < FRESH => Filling::Cached,
-            None if self.turn.is_multiple_of(TIMED) => Filling::Timed,
+            None if self.turn.is_multiple_of(if self.slow == 0 { TIMED } else { TIMED_AGAIN }) => {
+                Filling::Timed
+            }
             None => Filling::Cached,
             Some(since) if now() - since >= self.pause => Filling::Timed,
             Some(_) => Filling::Streaming,
@@ -109,8 +111,10 @@ impl Pace {
 
 /// So many first slots are not timed: memory that is touched for the first time is slow everywhere.
 const FRESH: u32 = 64;
-/// One slot of so many is timed.
-const TIMED: u32 = 4;
+/// One slot of so many is timed: two looks at the clock take some 50 ns.
+const TIMED: u32 = 16;
+/// The same after one that took long.
+const TIMED_AGAIN: u32 = 4;
 /// So many timed slots in a row that took long.
 const MOST_SLOW: u32 = 3;
 /// Cores that share a cache fill slots at 8 GB/s and more, also out of memory; cores far apart at 1 to 3 (ADR 0055).
