@@ -1,6 +1,6 @@
 //! The two ends of an edge in shared memory.
 //!
-//! A payload lies in the message's line if it is very short, beside it if it is short, in a slot, or,
+//! A payload lies in the message's line if it is very short, beside the lines ([`Cells`]) if it is short, in a slot, or,
 //! if it is *lent*, where the producer's user keeps it: the line then says where, and the consumer
 //! reads it from there. So it does if the payload is in a slot of another edge, since somebody else is sent the
 //! same ([`Slots`]). What is
@@ -12,6 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use ccl_plan::cost::SHORT_BYTES;
+
+use super::cells::Cells;
 use super::exchange::{Exchange, Pool, RETURNED, Spot};
 use super::layout::Region;
 use super::pace::{Filler, Filling, Pace};
@@ -43,7 +46,12 @@ pub(crate) struct Way {
 #[derive(Debug)]
 pub(crate) struct MemorySend {
     producer: Producer,
+    cells: Cells,
     pub(super) slots: Slots,
+    /// The marks of what was acquired, if that is longer than a line takes: of a cell, or none of a slot.
+    place_marks: u32,
+    /// Not of collectives.
+    of_messages: bool,
     pace: Pace,
     /// Of results that are stored one by one.
     folds: Pace,
@@ -112,7 +120,11 @@ impl MemorySend {
         let producer = Producer::new(place.lines_count, number);
         Ok(MemorySend {
             producer,
+            cells: Cells::new(place.lines_count),
             slots,
+            place_marks: 0,
+            // Messages have the last tag.
+            of_messages: usize::from(ends.tag) + 1 == receiver.layout().tags,
             pace: Pace::new(),
             folds: Pace::of_folds(),
             asides: Pace::of_folds_aside(),
@@ -135,11 +147,10 @@ impl MemorySend {
         if !self.producer.free(&head.head) {
             return Ok(None);
         }
-        let line = self.producer.line();
         let payload = if bytes <= INLINE_BYTES {
-            self.place.in_line(line)
+            self.place.in_line(self.producer.line())
         } else if bytes <= self.place.short_bytes {
-            self.place.short(line)
+            self.short(bytes)?
         } else {
             let chosen = match self.slots.choose_read(bytes) {
                 // Nothing was looked up that the receiver writes.
@@ -150,11 +161,79 @@ impl MemorySend {
                 }
             };
             let Some(spot) = chosen else { return Ok(None) };
-            self.place.touch(spot.slot, self.ends.in_order(&self.own, &self.receiver));
-            self.place.slot(spot)
+            self.touched(spot)
         };
         self.acquired = bytes.cast_signed();
         Ok(Some(payload))
+    }
+
+    /// Where a payload goes that is short, but too long for the line, which is free.
+    #[inline(always)]
+    fn short(&mut self, bytes: usize) -> Result<NonNull<u8>> {
+        if bytes > HANDED_BYTES && is_of_amd() {
+            return self.not_so_short(bytes);
+        }
+        let cell = self.cells.choose(self.producer.line(), self.producer.known_released());
+        Ok(self.beside(cell))
+    }
+
+    #[inline(never)]
+    fn not_so_short(&mut self, bytes: usize) -> Result<NonNull<u8>> {
+        if self.slots.go_to_and_fro()
+            && let Some(slot) = self.slot_at_hand(bytes)?
+        {
+            return Ok(slot);
+        }
+        let (line, known) = (self.producer.line(), self.producer.known_released());
+        let cell = if self.keeps_to_few(bytes) {
+            // SAFETY: the head line lies in `receiver`'s mapping and is only used as an atomic.
+            let head = unsafe { self.place.head.as_ref() };
+            self.cells.choose_early(line, known, || self.producer.released(&head.head))
+        } else {
+            self.cells.choose(line, known)
+        };
+        Ok(self.beside(cell))
+    }
+
+    /// The cell that was chosen.
+    #[inline(always)]
+    fn beside(&mut self, cell: usize) -> NonNull<u8> {
+        self.place_marks = SHORT | (cell as u32) << CELL.trailing_zeros();
+        self.place.short(cell)
+    }
+
+    /// Whether a short payload goes to one of the first few cells: if it is a longer one of a message. Collectives with a root have many
+    /// under way.
+    fn keeps_to_few(&self, bytes: usize) -> bool {
+        bytes > BESIDE_BYTES && self.of_messages && is_of_amd()
+    }
+
+    /// A slot for a short payload: one that this rank has just read, or one of its own if the receiver has read everything. Where more is
+    /// under way, what waits for the receiver is better beside the lines, of which there are more (ADR 0111).
+    fn slot_at_hand(&mut self, bytes: usize) -> Result<Option<NonNull<u8>>> {
+        let spot = match self.slots.choose_read(bytes) {
+            Some(spot) => spot,
+            None => {
+                // SAFETY: the head line lies in `receiver`'s mapping and is only used as an atomic.
+                let head = unsafe { self.place.head.as_ref() };
+                let released = self.producer.released(&head.head);
+                if released != self.producer.next() {
+                    return Ok(None);
+                }
+                let Some(spot) = self.slots.choose(head, released, bytes).map_err(|_| misplaced())? else {
+                    return Ok(None);
+                };
+                spot
+            }
+        };
+        Ok(Some(self.touched(spot)))
+    }
+
+    /// The slot that was chosen.
+    fn touched(&mut self, spot: Spot) -> NonNull<u8> {
+        self.place_marks = 0;
+        self.place.touch(spot.slot, self.ends.in_order(&self.own, &self.receiver));
+        self.place.slot(spot)
     }
 
     /// See [`crate::transport::SendEdge::post`].
@@ -175,17 +254,20 @@ impl MemorySend {
             return Err(not_acquired(bytes, self.acquired));
         }
         let acquired = std::mem::replace(&mut self.acquired, NOTHING) as usize;
-        let kind = if acquired <= INLINE_BYTES {
-            IN_LINE
-        } else if acquired <= self.place.short_bytes {
-            SHORT
-        } else {
-            self.slots.take(self.producer.next());
-            self.say(self.slots.chosen().to_words());
-            marks
-        };
-        self.publish(bytes as u32 | kind, tag);
+        let place = if acquired <= INLINE_BYTES { IN_LINE } else { self.take(marks) };
+        self.publish(bytes as u32 | place, tag);
         Ok(())
+    }
+
+    /// The marks of a message in what was acquired, which is no line.
+    #[inline]
+    fn take(&mut self, marks: u32) -> u32 {
+        if self.place_marks != 0 {
+            return self.place_marks;
+        }
+        self.slots.take(self.producer.next());
+        self.say(self.slots.chosen().to_words());
+        marks
     }
 
     /// See [`crate::transport::SendEdge::acquire_short`].
@@ -199,16 +281,18 @@ impl MemorySend {
         if !self.producer.free(&head.head) {
             return Quick::NotYet;
         }
-        let line = self.producer.line();
-        Quick::At(if bytes <= INLINE_BYTES { self.place.in_line(line) } else { self.place.short(line) })
+        if bytes <= INLINE_BYTES {
+            return Quick::At(self.place.in_line(self.producer.line()));
+        }
+        self.short(bytes).map_or(Quick::Otherwise, Quick::At)
     }
 
     /// See [`crate::transport::SendEdge::post_short`].
     #[inline(always)]
     pub(crate) fn post_short(&mut self, bytes: usize, tag: u32) {
-        let kind = if bytes <= INLINE_BYTES { IN_LINE } else { SHORT };
+        let place = if bytes <= INLINE_BYTES { IN_LINE } else { self.take(0) };
         self.acquired = NOTHING;
-        self.publish(bytes as u32 | kind, tag);
+        self.publish(bytes as u32 | place, tag);
     }
 
     #[inline(always)]
@@ -221,6 +305,9 @@ impl MemorySend {
         line.tag.store(tag, Ordering::Relaxed);
         line.marks.store(marks | if turns { TURNS } else { 0 }, Ordering::Relaxed);
         self.producer.publish(&line.sequence, turns);
+        if marks & (SHORT | LENT) == SHORT {
+            self.cells.take(cell_of(marks), self.producer.next());
+        }
         self.claim_ahead(marks);
         self.receiver.bell().ring_if_awaited();
     }
@@ -234,9 +321,11 @@ impl MemorySend {
         let after = if matches!(kind, IN_LINE | SHORT) { SHORT_AHEAD } else { 0 };
         let Some(line) = self.producer.free_after(after) else { return };
         claim(self.place.in_line(line).as_ptr());
-        let bytes = (marks & BYTES) as usize;
+        let bytes = bytes_of(marks);
         match kind {
-            SHORT if bytes > ASKED_FOR_BYTES => claim_all(self.place.short(line).as_ptr(), bytes),
+            SHORT if bytes > ASKED_FOR_BYTES && !self.keeps_to_few(bytes) => {
+                claim_all(self.place.short(line).as_ptr(), bytes)
+            }
             0 if bytes <= if is_of_amd() { AMD_CLAIMED_BYTES } else { CLAIMED_BYTES } => {
                 if let Some(spot) = self.slots.ahead(bytes) {
                     claim_all(self.place.slot(spot).as_ptr(), bytes);
@@ -377,10 +466,10 @@ impl MemoryReceive {
         // Relaxed: ordered by the acquire load of the sequence word.
         let (marks, tag) = (line.marks.load(Ordering::Relaxed), line.tag.load(Ordering::Relaxed));
         self.marks = marks;
-        let bytes = (marks & BYTES) as usize;
+        let bytes = bytes_of(marks);
         let (data, most) = match marks & (IN_LINE | SHORT | LENT) {
             IN_LINE => (self.place.in_line(index), INLINE_BYTES),
-            SHORT => (self.place.short(index), self.place.short_bytes),
+            SHORT => (self.cell(marks).ok_or_else(misplaced)?, self.place.short_bytes),
             0 => (self.slot(index, bytes)?, self.place.slot_bytes),
             ELSEWHERE => (self.elsewhere(index, bytes)?, self.place.slot_bytes),
             _ => return self.borrow(index, tag).map(Some),
@@ -403,14 +492,42 @@ impl MemoryReceive {
             }
             return Quick::NotYet;
         }
-        let kind = if in_line { IN_LINE } else { SHORT };
         // Relaxed: ordered by the acquire load of the sequence word.
         let (marks, found) = (line.marks.load(Ordering::Relaxed), line.tag.load(Ordering::Relaxed));
-        if marks & !TURNS != bytes as u32 | kind || found != tag || bytes > self.place.short_bytes {
+        if found != tag || bytes > self.place.short_bytes {
             return Quick::Otherwise;
         }
+        let place = marks & !TURNS;
+        if in_line && place == bytes as u32 | IN_LINE {
+            self.marks = marks;
+            return Quick::At(self.place.in_line(index));
+        }
+        if in_line || place != bytes as u32 | SHORT | (index as u32) << CELL.trailing_zeros() {
+            return self.expect_elsewhere((index, marks), bytes);
+        }
+        // Where that is follows from the line's number alone, so that the processor need not wait for the line to read there.
         self.marks = marks;
-        Quick::At(if in_line { self.place.in_line(index) } else { self.place.short(index) })
+        Quick::At(self.place.short(index))
+    }
+
+    /// As [`MemoryReceive::expect_short`], of a message that is not in its line or beside it.
+    #[inline(never)]
+    fn expect_elsewhere(&mut self, (line, marks): (usize, u32), bytes: usize) -> Quick {
+        let place = match marks & !TURNS {
+            place if place == bytes as u32 && bytes > INLINE_BYTES => self.slot(line, bytes).ok(),
+            place if place & !CELL == bytes as u32 | SHORT => self.cell(marks),
+            _ => None,
+        };
+        let Some(place) = place else { return Quick::Otherwise };
+        self.marks = marks;
+        Quick::At(place)
+    }
+
+    /// The cell that a line speaks of, if there is one.
+    #[inline]
+    fn cell(&self, marks: u32) -> Option<NonNull<u8>> {
+        let cell = cell_of(marks);
+        (cell < self.place.lines_count).then(|| self.place.short(cell))
     }
 
     /// The slot between the two ranks that a line speaks of.
@@ -437,12 +554,21 @@ impl MemoryReceive {
     #[inline]
     fn give_back(&mut self, marks: u32) {
         let Some(pool) = &self.pool else { return };
+        pool.hear();
         let given = if marks & SHARED == 0 { pool.give_for(self.spot) } else { self.spot.slot };
         // SAFETY: the head line lies in `own`'s mapping and is only used as an atomic.
         let head = unsafe { self.place.head.as_ref() };
         // Relaxed: published by the release store of the head.
         head.returned[self.given % RETURNED].store(given.to_byte(), Ordering::Relaxed);
         self.given += 1;
+    }
+
+    /// The sender has sent what a slot is worth while for, beside a line.
+    #[inline(never)]
+    fn hear(&self) {
+        if let Some(pool) = &self.pool {
+            pool.hear();
+        }
     }
 
     /// The slot of another edge that a line speaks of.
@@ -540,6 +666,8 @@ impl MemoryReceive {
         }
         if marks & (IN_LINE | SHORT | LENT) == 0 {
             self.give_back(marks);
+        } else if marks & (SHORT | LENT) == SHORT && bytes_of(marks) > HANDED_BYTES {
+            self.hear();
         }
         // SAFETY: the head line lies in `own`'s mapping and is only used as an atomic.
         let head = unsafe { self.place.head.as_ref() };
@@ -591,6 +719,18 @@ fn withdrawn() -> Error {
     Error::new(crate::Fault::Network, "the peer gave up while its buffer was read", "look for its own error")
 }
 
+/// Bytes of a payload with these marks that is not lent.
+#[inline]
+fn bytes_of(marks: u32) -> usize {
+    (marks & if marks & (SHORT | LENT) == SHORT { BYTES & !CELL } else { BYTES }) as usize
+}
+
+/// Where one with these marks is that is short.
+#[inline]
+fn cell_of(marks: u32) -> usize {
+    ((marks & CELL) >> CELL.trailing_zeros()) as usize
+}
+
 /// A line's marks: where the payload is; none of these: in the slot that the line names.
 const IN_LINE: u32 = 1 << 31;
 /// Beside the line.
@@ -603,11 +743,17 @@ const ELSEWHERE: u32 = SHORT | LENT;
 const TURNS: u32 = 1 << 28;
 /// Others may be told of the slot: its receiver gives it back.
 const SHARED: u32 = 1 << 27;
-/// The payload's bytes, unless lent.
+/// The payload's bytes, unless lent,
 const BYTES: u32 = SHARED - 1;
+/// or, if it is short, the cell that it is in; its bytes are below.
+const CELL: u32 = BYTES & !(2 * SHORT_BYTES as u32 - 1);
 const NOTHING: isize = -1;
 /// No more is read in one go than a lane moves in a turn (`TURN_BYTES` of `exec::step`): while a rank reads it lends nothing.
 const LONGEST_RUN_BYTES: usize = 256 << 10;
+/// Longer payloads go to slots, too, where these go to and fro: shorter ones come sooner beside a line (ADR 0111).
+const HANDED_BYTES: usize = 1024;
+/// Longest payloads of messages that always lie beside their lines.
+const BESIDE_BYTES: usize = 2048;
 /// Messages between a short one and the one whose line is claimed.
 const SHORT_AHEAD: usize = 2;
 /// Longest payloads that are asked for before they are there; longer ones take the longer for it.
@@ -620,141 +766,4 @@ const AMD_CLAIMED_BYTES: usize = 4 << 10;
 const LONG_CLAIMED_BYTES: usize = 2 << 10;
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use ccl_plan::Channel;
-
-    use super::super::layout::Layout;
-    use super::*;
-
-    /// An edge from a region to another of the same process.
-    fn edge() -> (MemorySend, MemoryReceive, Arc<Region>) {
-        edge_between([Region::for_tests(2), Region::for_tests(2)])
-    }
-
-    /// The same between these two.
-    fn edge_between(regions: [Region; 2]) -> (MemorySend, MemoryReceive, Arc<Region>) {
-        let [from, into] = regions.map(Arc::new);
-        let memory = PeerMemory::of(std::process::id());
-        assert!(from.shows_through(memory).unwrap());
-        let ends = Ends { sender: 0, receiver: 1, channel: Channel(0), tag: 0 };
-        let regions = (Arc::clone(&from), Arc::clone(&into));
-        let send = MemorySend::new(ends, regions, Way::default()).unwrap();
-        let sender = (Arc::clone(&from), Some(memory));
-        (send, MemoryReceive::new(ends, (into, Arc::default()), sender, Way::default()).unwrap(), from)
-    }
-
-    fn fetched(receive: &mut MemoryReceive, slot: &Slot) -> Vec<u8> {
-        let mut found = vec![0; slot.bytes];
-        // SAFETY: the vector is as long as asked.
-        unsafe { receive.fetch(slot, found.as_mut_ptr(), slot.bytes) }.unwrap();
-        found
-    }
-
-    #[test]
-    fn what_is_lent_is_read_where_it_is_and_comes_back() {
-        let (mut send, mut receive, _from) = edge();
-        let payload: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
-        assert!(send.lend(payload.as_ptr(), payload.len(), 7).is_err(), "nothing was acquired");
-        for round in 0..5 {
-            send.acquire(0).unwrap().unwrap();
-            send.lend(payload.as_ptr(), payload.len(), round).unwrap();
-            let slot = receive.peek().unwrap().unwrap();
-            assert_eq!((slot.lent, slot.bytes, slot.tag), (true, payload.len(), round));
-            assert_eq!(fetched(&mut receive, &slot), payload);
-            assert!(!send.all_released());
-            receive.release().unwrap();
-            assert!(send.all_released());
-        }
-    }
-
-    /// Lends these ranges of `payload`, two at a time, and fetches them one after the other to where they lie in it, with this much
-    /// room; how many were not there before they were fetched.
-    fn reads(payload: &[u8], lent: &[(usize, usize, u32)], room: impl Fn(usize) -> usize) -> usize {
-        let (mut send, mut receive, _from) = edge();
-        let mut found = vec![0; payload.len()];
-        let mut reads = 0;
-        for two in lent.chunks(2) {
-            for (start, bytes, tag) in two {
-                send.acquire(0).unwrap().unwrap();
-                send.lend(payload[*start..].as_ptr(), *bytes, *tag).unwrap();
-            }
-            for (start, bytes, tag) in two {
-                let slot = receive.peek().unwrap().unwrap();
-                assert_eq!((slot.lent, slot.bytes, slot.tag), (true, *bytes, *tag));
-                reads += usize::from(found[*start..][..*bytes] != payload[*start..][..*bytes]);
-                // SAFETY: the vector is as long as the payload, and `room` is asked to keep to it.
-                unsafe { receive.fetch(&slot, found[*start..].as_mut_ptr(), room(*start)) }.unwrap();
-                assert_eq!(found[*start..][..*bytes], payload[*start..][..*bytes]);
-                receive.release().unwrap();
-            }
-        }
-        let outside =
-            |at: &usize| !lent.iter().any(|(start, bytes, _)| (*start..*start + *bytes).contains(at));
-        assert!((0..payload.len()).filter(outside).all(|at| found[at] == 0), "more was written than lent");
-        reads
-    }
-
-    #[test]
-    fn what_is_lent_piece_by_piece_is_read_in_one_go_as_far_as_there_is_room() {
-        let payload: Vec<u8> = (0..1000u32).map(|i| (i % 251 + 1) as u8).collect();
-        let two = [(0, 100, 7), (100, 100, 7)];
-        assert_eq!(reads(&payload, &two, |start| 200 - start), 1);
-        assert_eq!(reads(&payload, &two, |start| 1000 - start), 1);
-        assert_eq!(reads(&payload, &two, |start| 199 - start), 2);
-        assert_eq!(reads(&payload, &two, |_| 0), 2);
-        assert_eq!(reads(&payload, &[(0, 100, 7), (100, 100, 8)], |start| 200 - start), 2, "another message");
-        assert_eq!(reads(&payload, &[(0, 100, 7), (101, 100, 7)], |start| 500 - start), 2, "a gap");
-        assert_eq!(reads(&payload, &[(100, 100, 7), (0, 100, 7)], |start| 200 - start), 2, "back to front");
-        let six: Vec<_> = (0..6).map(|piece| (piece * 100, 100, 7)).collect();
-        assert_eq!(reads(&payload, &six, |start| 600 - start), 3, "over the end of the ring");
-    }
-
-    #[test]
-    fn reading_what_was_taken_back_is_an_error() {
-        let (mut send, mut receive, from) = edge();
-        let payload = [1u8; 1000];
-        send.acquire(0).unwrap().unwrap();
-        send.lend(payload.as_ptr(), payload.len(), 0).unwrap();
-        let slot = receive.peek().unwrap().unwrap();
-        fetched(&mut receive, &slot);
-        from.withdraw();
-        let error = receive.release().unwrap_err();
-        assert!(error.cause().contains("gave up while its buffer was read"), "{error}");
-    }
-
-    /// How a slot is filled with 2000 results, one after the other, where each that is timed seems to take so long.
-    fn ways(edge: &mut MemorySend, took: impl Fn(Filler) -> Duration) -> Vec<Filling> {
-        edge.acquire(9000).unwrap().unwrap();
-        let mut fill = || {
-            let filling = edge.filling(Filler::Fold);
-            let timed = match filling {
-                Filling::Timed => Some(Filler::Fold),
-                Filling::AsideTimed => Some(Filler::Aside),
-                _ => None,
-            };
-            if let Some(filler) = timed {
-                edge.took(filler, 9000, Instant::now() - took(filler));
-            }
-            filling
-        };
-        (0..2000).map(|_| fill()).collect()
-    }
-
-    #[test]
-    fn results_go_aside_where_storing_them_is_slow_and_around_the_caches_where_copies_are_too() {
-        let layout = Layout { locals: 2, channels: 1, tags: 1, slots: 2, slot_bytes: 9000 };
-        let (none, long) = (Duration::ZERO, Duration::from_secs(1));
-        let used = |took: &dyn Fn(Filler) -> Duration| {
-            let (mut send, ..) = edge_between([0, 1].map(|_| Region::of_layout(layout)));
-            let ways = ways(&mut send, took);
-            [Filling::Aside, Filling::Streaming].map(|way| ways.contains(&way))
-        };
-        assert_eq!(used(&|_| none), [false, false]);
-        let fold_is_slow = |filler| if filler == Filler::Fold { long } else { none };
-        // Other processors store results as they store copies, which alone are timed.
-        assert_eq!(used(&fold_is_slow), [is_of_amd(), false]);
-        assert_eq!(used(&|_| long), [is_of_amd(); 2]);
-    }
-}
+mod tests;

@@ -78,6 +78,8 @@ pub(crate) struct Pool {
     reuse: Reuse,
     /// For so many more messages this counts as a rank that is answered.
     answered: AtomicU32,
+    /// So many more payloads that would fit beside a line may go to slots, since the other rank sends such ones, too.
+    heard: AtomicU32,
 }
 
 /// In which order slots are used that were not read of late.
@@ -106,25 +108,43 @@ impl Pool {
             owed: AtomicU32::new(0),
             reuse,
             answered: AtomicU32::new(0),
+            heard: AtomicU32::new(0),
         }
     }
 
-    /// Of how many slots in each region those that were not read of late are used in turn.
-    fn slots_in_turn(&self) -> u32 {
+    /// The other rank sent a payload that a slot is worth while for.
+    #[inline]
+    pub(super) fn hear(&self) {
+        if self.heard.load(Ordering::Relaxed) != HEARD {
+            self.heard.store(HEARD, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it did so of late, so that slots go to and fro.
+    #[inline]
+    pub(super) fn has_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed) > 0
+    }
+
+    /// Of how many slots in each region those that were not read of late are used in turn, by messages of `bytes` bytes.
+    fn slots_in_turn(&self, bytes: usize) -> u32 {
         match self.reuse {
             Reuse::InTurn => MOST_EXCHANGED as u32,
-            Reuse::AsItGoes if self.answered.load(Ordering::Relaxed) == 0 => FEW_IN_TURN,
+            Reuse::AsItGoes if self.answered.load(Ordering::Relaxed) == 0 => match bytes {
+                ..=SHORTER_BYTES => SHORTER_IN_TURN,
+                _ => FEW_IN_TURN,
+            },
             Reuse::AsItGoes if self.owed.load(Ordering::Relaxed) >= MOST_READ as u32 => MOST_EXCHANGED as u32,
             Reuse::AsItGoes => 1,
         }
     }
 
-    /// Takes out the rested slot whose turn it is.
-    fn take_rested(&self) -> Option<SlotId> {
+    /// Takes out the rested slot whose turn it is, for a message of `bytes` bytes.
+    fn take_rested(&self, bytes: usize) -> Option<SlotId> {
         let slot = self.next_rested()?;
         self.rested.store(get(&self.rested) & !bit(slot), Ordering::Relaxed);
         let next = slot.0 + 1;
-        self.next.store(if next < 2 * self.slots_in_turn() { next } else { 0 }, Ordering::Relaxed);
+        self.next.store(if next < 2 * self.slots_in_turn(bytes) { next } else { 0 }, Ordering::Relaxed);
         Some(slot)
     }
 
@@ -170,6 +190,7 @@ impl Pool {
         self.owed.store((owed + 1).min(MOST_OWED), Ordering::Relaxed);
         let answered = self.answered.load(Ordering::Relaxed);
         self.answered.store(answered.saturating_sub(1), Ordering::Relaxed);
+        self.heard.store(self.heard.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
     /// Whether the slot of a message that is there would be kept.
@@ -296,7 +317,7 @@ impl Exchange {
     /// The same in a rested slot.
     pub(super) fn choose_rested(&mut self, bytes: usize) -> Option<Spot> {
         if self.reserved.is_none() {
-            self.reserved = self.pool.take_rested().map(Reserved::Rested);
+            self.reserved = self.pool.take_rested(bytes).map(Reserved::Rested);
         }
         match self.reserved? {
             Reserved::Rested(slot) => Some(self.in_turn(slot, bytes)),
@@ -321,6 +342,12 @@ impl Exchange {
             (spot.offset + bytes).next_multiple_of(super::layout::SLOT_ALIGNMENT);
     }
 
+    /// See [`Pool::has_heard`].
+    #[inline]
+    pub(super) fn has_heard(&self) -> bool {
+        self.pool.has_heard()
+    }
+
     /// Where the last message was, if this one fits there.
     fn again(&self, spot: Spot, bytes: usize) -> Spot {
         if spot.offset + bytes <= self.room_bytes { spot } else { Spot { offset: 0, ..spot } }
@@ -328,7 +355,7 @@ impl Exchange {
 
     /// Behind the last message in a slot, while there is room, where slots are used in turn.
     fn in_turn(&self, slot: SlotId, bytes: usize) -> Spot {
-        let start = if self.pool.slots_in_turn() > 1 { self.starts[slot.0 as usize] } else { 0 };
+        let start = if self.pool.slots_in_turn(bytes) > 1 { self.starts[slot.0 as usize] } else { 0 };
         Spot { slot, offset: if start + bytes <= self.room_bytes { start } else { 0 } }
     }
 }
@@ -347,8 +374,13 @@ const MOST_READ: usize = 16;
 const MOST_OWED: u32 = 32;
 /// Slots in each region that one who is never answered uses in turn.
 const FEW_IN_TURN: u32 = 4;
+/// Messages that are short enough for more of them to stay in the near caches, and how many of those (ADR 0112).
+const SHORTER_BYTES: usize = 64 << 10;
+const SHORTER_IN_TURN: u32 = 8;
 /// So many messages after it kept a slot a rank still counts as one that is answered.
 const ANSWERED: u32 = 4096;
+/// So many messages in slots after it heard of the other rank last, one still expects to hear of it again.
+const HEARD: u32 = 16;
 
 #[cfg(test)]
 mod model;
@@ -563,7 +595,7 @@ mod tests {
         let different = |slots: &[SlotId]| slots.iter().map(|slot| slot.0).collect::<HashSet<_>>().len();
         let mut ranks = pair_with(4, Some(Reuse::AsItGoes));
         // Never answered: a few.
-        assert_eq!(different(&slots_of(&mut ranks, 0, 100)), 4);
+        assert_eq!(different(&slots_of(&mut ranks, 0, 100)), SHORTER_IN_TURN as usize);
         // Each message answered: what was read.
         for _ in 0..40 {
             slots_of(&mut ranks, 0, 1);
@@ -580,7 +612,15 @@ mod tests {
         assert!(different(&slots_of(&mut ranks, 0, 64)) > 16);
         // No more answers for long: a few again.
         slots_of(&mut ranks, 0, 5000);
-        assert!(different(&slots_of(&mut ranks, 0, 100)) <= 8);
+        assert!(different(&slots_of(&mut ranks, 0, 100)) <= 2 * SHORTER_IN_TURN as usize);
+    }
+
+    #[test]
+    fn more_slots_are_in_turn_for_messages_of_which_more_stay_in_the_near_caches() {
+        let in_turn = |reuse, bytes| Pool::new(16, 0, reuse).slots_in_turn(bytes);
+        let as_it_goes = [1, SHORTER_BYTES, SHORTER_BYTES + 1].map(|bytes| in_turn(Reuse::AsItGoes, bytes));
+        assert_eq!(as_it_goes, [SHORTER_IN_TURN, SHORTER_IN_TURN, FEW_IN_TURN]);
+        assert_eq!(in_turn(Reuse::InTurn, 1), in_turn(Reuse::InTurn, 1 << 20));
     }
 
     #[test]

@@ -361,7 +361,7 @@ const LINES: usize = 64;
 /// Slots in turn serve longer messages better: the few lines that short payloads go round are in the caches of both
 /// cores, and each takes them from the other again (ADR 0060).
 const SHORT_IN_TURN_BYTES: usize = 2048;
-const MAGIC: u64 = u64::from_le_bytes(*b"cclshm04");
+const MAGIC: u64 = u64::from_le_bytes(*b"cclshm05");
 
 #[cfg(test)]
 mod tests {

@@ -5,6 +5,7 @@
 
 mod bell;
 mod beside;
+mod cells;
 mod edge;
 mod exchange;
 mod layout;

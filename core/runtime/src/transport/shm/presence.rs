@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::layout::Region;
+use crate::discover::processor::is_of_amd;
 
 /// The word in a region's header, in a line of its own: it changes with each turn.
 #[repr(C, align(128))]
@@ -98,21 +99,28 @@ impl Lookout {
         self.met |= !peer.is_away();
         // Cores change hands at about the same time, and the other of two ranks is next: it may be about to come.
         let comes = pairs && self.idle && !self.met;
-        let stays = (comes || !peer.is_away()) && self.looks < LOOKS;
+        let stays = (comes || !peer.is_away()) && self.looks < looks(pairs);
         self.looks += u32::from(stays);
         stays
     }
 }
 
+/// Looks for one that is at work on another core, or may be about to be: about as long as a turn of a core, and for one of two ranks of a
+/// core on AMD processors longer than that, which has both cores change hands less often (ADR 0111).
+fn looks(pairs: bool) -> u32 {
+    if pairs && is_of_amd() { AMD_LOOKS } else { LOOKS }
+}
+
 /// While it is away.
 const AWAY: u32 = 1;
-/// Looks for one that is at work on another core, or may be about to be: about as long as a turn of a core. Half as many are too few
-/// for cores to get in step where they are far apart, twice as many take longer than they save: measured.
+/// Half as many are too few for cores to get in step where they are far apart, twice as many take longer than they save: measured.
 const LOOKS: u32 = 40;
+const AMD_LOOKS: u32 = 160;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discover::processor::on_each;
 
     fn at(core: u32) -> Presence {
         Presence((core + 1) << 1)
@@ -122,36 +130,44 @@ mod tests {
         Presence(at(core).0 | AWAY)
     }
 
-    fn looks(lookout: &mut Lookout, own: Presence, peer: Presence, pairs: bool) -> u32 {
+    fn stays(lookout: &mut Lookout, own: Presence, peer: Presence, pairs: bool) -> u32 {
         std::iter::repeat_with(|| lookout.stays(own, peer, pairs)).take_while(|stays| *stays).count() as u32
     }
 
     #[test]
     fn who_is_at_work_on_another_core_is_waited_for() {
         for pairs in [false, true] {
-            assert_eq!(looks(&mut Lookout::new(), at(0), at(1), pairs), LOOKS);
-            assert_eq!(looks(&mut Lookout::new(), at(0), at(0), pairs), 0);
-            assert_eq!(looks(&mut Lookout::new(), at(0), away(1), pairs), 0);
+            on_each(|| assert_eq!(stays(&mut Lookout::new(), at(0), at(1), pairs), looks(pairs)));
+            assert_eq!(stays(&mut Lookout::new(), at(0), at(0), pairs), 0);
+            assert_eq!(stays(&mut Lookout::new(), at(0), away(1), pairs), 0);
             // Nobody has said anything yet.
-            assert_eq!(looks(&mut Lookout::new(), Presence(0), Presence(0), pairs), 0);
+            assert_eq!(stays(&mut Lookout::new(), Presence(0), Presence(0), pairs), 0);
         }
+    }
+
+    #[test]
+    fn pairs_look_on_for_longer_where_a_look_takes_less_time() {
+        on_each(|| {
+            assert_eq!(looks(false), LOOKS);
+            assert_eq!(looks(true), if is_of_amd() { AMD_LOOKS } else { LOOKS });
+        });
     }
 
     #[test]
     fn who_may_be_about_to_come_is_waited_for_at_the_start_of_a_turn() {
         let mut lookout = Lookout::new();
         lookout.turn();
-        assert_eq!(looks(&mut lookout, at(0), away(1), false), 0);
-        assert_eq!(looks(&mut lookout, at(0), away(1), true), LOOKS);
-        assert_eq!(looks(&mut lookout, at(0), away(0), true), 0);
+        assert_eq!(stays(&mut lookout, at(0), away(1), false), 0);
+        assert_eq!(stays(&mut lookout, at(0), away(1), true), looks(true));
+        assert_eq!(stays(&mut lookout, at(0), away(0), true), 0);
         // It came and went.
         lookout.turn();
         assert!(lookout.stays(at(0), away(1), true) && lookout.stays(at(0), at(1), true));
-        assert_eq!(looks(&mut lookout, at(0), away(1), true), 0);
+        assert_eq!(stays(&mut lookout, at(0), away(1), true), 0);
         // Its message did.
         lookout.turn();
         lookout.moved();
-        assert_eq!(looks(&mut lookout, at(0), away(1), true), 0);
+        assert_eq!(stays(&mut lookout, at(0), away(1), true), 0);
     }
 
     #[test]

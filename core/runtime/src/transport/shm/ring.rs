@@ -79,6 +79,12 @@ impl Producer {
         self.lines.last.get(line).is_some_and(|last| *last <= self.released).then_some(line)
     }
 
+    /// Messages below this one are known to have been released; reads nothing that the consumer writes.
+    #[inline]
+    pub(super) fn known_released(&self) -> u64 {
+        self.released
+    }
+
     /// Messages below this one have been released.
     #[inline]
     pub(super) fn released(&mut self, head: &impl Word) -> u64 {

@@ -122,6 +122,15 @@ impl Slots {
         Some(chosen)
     }
 
+    /// Whether slots go to and fro: the receiver sends what fits one, too.
+    #[inline]
+    pub(super) fn go_to_and_fro(&self) -> bool {
+        match &self.order {
+            Order::First(..) => false,
+            Order::Exchanged(exchange, _) => exchange.has_heard(),
+        }
+    }
+
     /// Where a next message of `bytes` bytes goes that will not be in a slot that this rank has just read, as far as is known.
     pub(super) fn ahead(&self, bytes: usize) -> Option<Spot> {
         match &self.order {
