@@ -255,7 +255,7 @@ impl MemorySend {
         }
         let acquired = std::mem::replace(&mut self.acquired, NOTHING) as usize;
         let place = if acquired <= INLINE_BYTES { IN_LINE } else { self.take(marks) };
-        self.publish(bytes as u32 | place, tag);
+        self.publish_elsewhere(bytes as u32 | place, tag);
         Ok(())
     }
 
@@ -290,9 +290,21 @@ impl MemorySend {
     /// See [`crate::transport::SendEdge::post_short`].
     #[inline(always)]
     pub(crate) fn post_short(&mut self, bytes: usize, tag: u32) {
-        let place = if bytes <= INLINE_BYTES { IN_LINE } else { self.take(0) };
         self.acquired = NOTHING;
-        self.publish(bytes as u32 | place, tag);
+        if bytes <= INLINE_BYTES {
+            return self.publish(bytes as u32 | IN_LINE, tag);
+        }
+        let place = self.take(0);
+        self.publish_elsewhere(bytes as u32 | place, tag);
+    }
+
+    /// [`MemorySend::publish`] of a message whose payload is not in its line.
+    #[inline(never)]
+    fn publish_elsewhere(&mut self, marks: u32, tag: u32) {
+        self.publish(marks, tag);
+        if marks & (SHORT | LENT) == SHORT {
+            self.cells.take(cell_of(marks), self.producer.next());
+        }
     }
 
     #[inline(always)]
@@ -305,9 +317,6 @@ impl MemorySend {
         line.tag.store(tag, Ordering::Relaxed);
         line.marks.store(marks | if turns { TURNS } else { 0 }, Ordering::Relaxed);
         self.producer.publish(&line.sequence, turns);
-        if marks & (SHORT | LENT) == SHORT {
-            self.cells.take(cell_of(marks), self.producer.next());
-        }
         self.claim_ahead(marks);
         self.receiver.bell().ring_if_awaited();
     }
@@ -494,15 +503,18 @@ impl MemoryReceive {
         }
         // Relaxed: ordered by the acquire load of the sequence word.
         let (marks, found) = (line.marks.load(Ordering::Relaxed), line.tag.load(Ordering::Relaxed));
-        if found != tag || bytes > self.place.short_bytes {
-            return Quick::Otherwise;
-        }
         let place = marks & !TURNS;
-        if in_line && place == bytes as u32 | IN_LINE {
+        if in_line {
+            if place != bytes as u32 | IN_LINE || found != tag {
+                return Quick::Otherwise;
+            }
             self.marks = marks;
             return Quick::At(self.place.in_line(index));
         }
-        if in_line || place != bytes as u32 | SHORT | (index as u32) << CELL.trailing_zeros() {
+        if found != tag || bytes > self.place.short_bytes {
+            return Quick::Otherwise;
+        }
+        if place != bytes as u32 | SHORT | (index as u32) << CELL.trailing_zeros() {
             return self.expect_elsewhere((index, marks), bytes);
         }
         // Where that is follows from the line's number alone, so that the processor need not wait for the line to read there.
@@ -514,7 +526,7 @@ impl MemoryReceive {
     #[inline(never)]
     fn expect_elsewhere(&mut self, (line, marks): (usize, u32), bytes: usize) -> Quick {
         let place = match marks & !TURNS {
-            place if place == bytes as u32 && bytes > INLINE_BYTES => self.slot(line, bytes).ok(),
+            place if place == bytes as u32 => self.slot(line, bytes).ok(),
             place if place & !CELL == bytes as u32 | SHORT => self.cell(marks),
             _ => None,
         };
@@ -550,6 +562,23 @@ impl MemoryReceive {
         in_slot && self.pool.as_ref().is_some_and(|pool| pool.keeps())
     }
 
+    /// What a payload that is not in its line asks for when its message is released.
+    #[inline]
+    fn release_payload(&mut self, marks: u32) -> Result<()> {
+        match marks & (SHORT | LENT) {
+            SHORT if bytes_of(marks) > HANDED_BYTES => {
+                if let Some(pool) = &self.pool {
+                    pool.hear();
+                }
+            }
+            SHORT | ELSEWHERE => {}
+            LENT if self.sender.withdrawn() => return Err(withdrawn()),
+            LENT => {}
+            _ => self.give_back(marks),
+        }
+        Ok(())
+    }
+
     /// The slot of the message to be released goes back, or another one for it.
     #[inline]
     fn give_back(&mut self, marks: u32) {
@@ -561,14 +590,6 @@ impl MemoryReceive {
         // Relaxed: published by the release store of the head.
         head.returned[self.given % RETURNED].store(given.to_byte(), Ordering::Relaxed);
         self.given += 1;
-    }
-
-    /// The sender has sent what a slot is worth while for, beside a line.
-    #[inline(never)]
-    fn hear(&self) {
-        if let Some(pool) = &self.pool {
-            pool.hear();
-        }
     }
 
     /// The slot of another edge that a line speaks of.
@@ -661,13 +682,8 @@ impl MemoryReceive {
     #[inline(always)]
     pub(crate) fn release(&mut self) -> Result<()> {
         let marks = std::mem::take(&mut self.marks);
-        if marks & (IN_LINE | SHORT | LENT) == LENT && self.sender.withdrawn() {
-            return Err(withdrawn());
-        }
-        if marks & (IN_LINE | SHORT | LENT) == 0 {
-            self.give_back(marks);
-        } else if marks & (SHORT | LENT) == SHORT && bytes_of(marks) > HANDED_BYTES {
-            self.hear();
+        if marks & IN_LINE == 0 {
+            self.release_payload(marks)?;
         }
         // SAFETY: the head line lies in `own`'s mapping and is only used as an atomic.
         let head = unsafe { self.place.head.as_ref() };

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_look_on_for_longer_where_a_look_takes_less_time() {
+    fn pairs_look_on_for_longer_on_amd_processors() {
         on_each(|| {
             assert_eq!(looks(false), LOOKS);
             assert_eq!(looks(true), if is_of_amd() { AMD_LOOKS } else { LOOKS });
