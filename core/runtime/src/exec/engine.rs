@@ -46,6 +46,8 @@ pub(crate) struct Engine {
     plans: Plans,
     scratch: Scratch,
     queue: VecDeque<Queued>,
+    /// Whether the last call came to the queue while others were there.
+    company: bool,
     #[expect(clippy::vec_box, reason = "operations go from here to the queue and back without being moved")]
     spare: Vec<Box<Operation>>,
     numbers: Numbers,
@@ -111,6 +113,7 @@ impl Engine {
             plans: parts.plans,
             scratch: Scratch::default(),
             queue: VecDeque::new(),
+            company: false,
             spare: Vec::new(),
             numbers: Numbers { sequence: 0, messages: vec![[0; 2]; parts.n as usize] },
             failed: None,
@@ -249,7 +252,7 @@ impl Engine {
         let mut operation = self.blank(bound, None)?;
         (operation.sequence, operation.tag, operation.ticket) = (sequence, tag, ticket);
         operation.start_at(&at);
-        self.queue.push_back(Queued { operation, started: true, gate: None });
+        self.enqueue(Queued { operation, started: true, gate: None });
         match went {
             Ok(_) => Ok(Poll::Stalled),
             Err(stop) => {
@@ -264,8 +267,13 @@ impl Engine {
     pub(crate) fn submit(&mut self, request: &mut Request<'_>, turn: Option<Turn<'_>>) -> Result<()> {
         let operation = self.prepare(request, turn)?;
         let gate = turn.map(Turn::take);
-        self.queue.push_back(Queued { operation, started: false, gate });
+        self.enqueue(Queued { operation, started: false, gate });
         Ok(())
+    }
+
+    fn enqueue(&mut self, queued: Queued) {
+        self.company = !self.queue.is_empty();
+        self.queue.push_back(queued);
     }
 
     /// The operation of a request, numbered but not started. An error has changed nothing.
@@ -336,12 +344,15 @@ impl Engine {
 
     /// Whether whoever polls should look again before others are given the core: the oldest call may soon go on.
     pub(crate) fn stays(&self, patience: &mut Patience) -> bool {
-        let awaited = |operation: &Operation| {
-            let looks_on = operation.decision.heed == Heed::Work;
-            looks_on.then(|| operation.position().waiting_for).flatten()
+        let Some(Queued { operation, .. }) = self.queue.front().filter(|_| self.wait.crowded()) else {
+            return false;
         };
-        let awaited = || self.queue.front().and_then(|queued| awaited(&queued.operation));
-        let stays = self.wait.crowded() && self.fabric.stays(&mut patience.lookout, awaited());
+        let heed = operation.decision.heed;
+        if !heed.looks_on(self.company) {
+            return false;
+        }
+        let awaited = operation.position().waiting_for;
+        let stays = self.fabric.stays(&mut patience.lookout, awaited, heed == Heed::WorkAlone);
         if stays {
             std::hint::spin_loop();
         }
@@ -716,4 +727,35 @@ thread_local! {
 fn note(decision: &Decision) {
     let ran = (decision.program.name.clone(), decision.channels, decision.chunk_count, decision.carried());
     RAN.with(|last| *last.borrow_mut() = Some(ran));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, local};
+
+    #[test]
+    fn calls_are_in_company_until_one_comes_to_an_empty_queue() {
+        let config = Config::from_vars([("CCL_PROGRESS_THREAD", "0")]).unwrap();
+        let outcomes = local::try_run_with(&config, 2, |comm| {
+            let (sent, mut received) = (vec![7; 1 << 18], vec![0; 1 << 18]);
+            let peer = Rank(1 - comm.rank().0);
+            let mut company = Vec::new();
+            for _ in 0..2 {
+                let (mut out, mut into) = (Request::send(&sent, peer), Request::recv(&mut received, peer));
+                company.push(comm.with_engine(|engine| {
+                    engine.submit(&mut out, None)?;
+                    let alone = engine.company;
+                    engine.submit(&mut into, None)?;
+                    let together = engine.company;
+                    engine.finish()?;
+                    Ok((alone, together))
+                })?);
+            }
+            Ok((company, received == sent))
+        });
+        for outcome in outcomes.unwrap() {
+            assert_eq!(outcome.unwrap(), (vec![(false, true); 2], true));
+        }
+    }
 }

@@ -46,7 +46,7 @@ impl Tries {
         if self.left == 0 {
             return false;
         }
-        if self.yields && heed == Heed::Work && fabric.stays(&mut self.lookout, peer) {
+        if self.yields && heed == Heed::Work && fabric.stays(&mut self.lookout, peer, false) {
             std::hint::spin_loop();
             return true;
         }
@@ -99,21 +99,35 @@ pub(super) enum Heed {
     Nothing,
     /// Whether whoever is waited for is at work on another core: then it looks on (ADR 0091).
     Work,
+    /// The same, but only if the rank has had no other call under way meanwhile: others of its core may have the other ends of those
+    /// (ADR 0113).
+    WorkAlone,
     /// Who had the core before: that should be whoever is waited for (ADR 0101).
     Turns,
 }
 
 impl Heed {
-    /// In a call. In rooted ones whoever is waited for has more to do for others, in long ones copies leave the time for a turn of the
-    /// core, and a rank that has its core for itself only waits.
+    /// In a call. In rooted ones whoever is waited for has more to do for others, in long collectives copies leave the time for a turn of
+    /// the core, and a rank that has its core for itself only waits.
     pub(super) fn of(collective: Collective, bytes: u64, straight: bool, ranks_of_a_core: usize) -> Heed {
         let is_message = matches!(collective, Collective::Send | Collective::Recv);
         match ranks_of_a_core {
             0 | 1 => Heed::Nothing,
             2 if is_message && straight => Heed::Work,
             _ if is_message && straight => Heed::Turns,
-            _ if !is_message && !collective.rooted() && bytes <= LOOKED_ON_BYTES => Heed::Work,
+            _ if is_message && bytes > LOOKED_ON_FROM_BYTES => Heed::WorkAlone,
+            _ if is_message => Heed::Nothing,
+            _ if !collective.rooted() && bytes <= LOOKED_ON_BYTES => Heed::Work,
             _ => Heed::Nothing,
+        }
+    }
+
+    /// Whether to look on in a call that went to the queue; `company`: while it was there, others were.
+    pub(super) fn looks_on(self, company: bool) -> bool {
+        match self {
+            Heed::Work => true,
+            Heed::WorkAlone => !company,
+            Heed::Nothing | Heed::Turns => false,
         }
     }
 }
@@ -232,6 +246,8 @@ const POLLS: u32 = 500;
 const TURNS: u32 = 32;
 /// Longer calls take more time than looking on saves.
 const LOOKED_ON_BYTES: u64 = 64 << 10;
+/// In messages that are not longer, looking on for a next piece saves nothing (ADR 0113).
+const LOOKED_ON_FROM_BYTES: u64 = 256 << 10;
 /// Longer steps over a network outweigh what an operation costs.
 const SHORT_NET_BYTES: usize = 8 << 10;
 
@@ -288,6 +304,20 @@ mod tests {
                 assert_eq!(message, if straight { in_messages } else { Heed::Nothing });
             }
         }
+    }
+
+    #[test]
+    fn long_messages_look_on_only_where_they_are_alone() {
+        let of = |bytes, ranks_of_a_core| Heed::of(Collective::Recv, bytes, false, ranks_of_a_core);
+        for (ranks_of_a_core, in_long) in
+            [(0, Heed::Nothing), (1, Heed::Nothing), (2, Heed::WorkAlone), (4, Heed::WorkAlone)]
+        {
+            assert_eq!(of(LOOKED_ON_FROM_BYTES, ranks_of_a_core), Heed::Nothing);
+            assert_eq!(of(LOOKED_ON_FROM_BYTES + 1, ranks_of_a_core), in_long);
+        }
+        let heeds = [Heed::Nothing, Heed::Turns, Heed::Work, Heed::WorkAlone];
+        assert_eq!(heeds.map(|heed| heed.looks_on(false)), [false, false, true, true]);
+        assert_eq!(heeds.map(|heed| heed.looks_on(true)), [false, false, true, false]);
     }
 
     #[test]

@@ -525,12 +525,13 @@ impl Fabric {
         Ok(&self.connected()?.bell)
     }
 
-    /// Whether to look again for a message of `peer` before the core is given away: it may be at work on another one.
-    pub(crate) fn stays(&self, lookout: &mut Lookout, peer: Option<Rank>) -> bool {
+    /// Whether to look again for a message of `peer`, or a piece of a `long` one, before the core is given away: it may be at work on
+    /// another one.
+    pub(crate) fn stays(&self, lookout: &mut Lookout, peer: Option<Rank>, long: bool) -> bool {
         let (Some(peer), Some(connected)) = (peer, &self.connected) else { return false };
         let Some((_, region)) = connected.neighbours.reachable(peer) else { return false };
         let (own, theirs) = (Presence::of(connected.neighbours.own()), Presence::of(region));
-        lookout.stays(own, theirs, connected.ranks_of_a_core == 2)
+        lookout.stays(own, theirs, connected.ranks_of_a_core == 2, long)
     }
 
     /// Ranks of this host for each core, if that comes out even; else, or before it is connected, 0.

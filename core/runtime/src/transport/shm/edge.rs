@@ -152,16 +152,10 @@ impl MemorySend {
         } else if bytes <= self.place.short_bytes {
             self.short(bytes)?
         } else {
-            let chosen = match self.slots.choose_read(bytes) {
-                // Nothing was looked up that the receiver writes.
-                Some(spot) => Some(spot),
-                None => {
-                    let released = self.producer.released(&head.head);
-                    self.slots.choose(head, released, bytes).map_err(|_| misplaced())?
-                }
-            };
-            let Some(spot) = chosen else { return Ok(None) };
-            self.touched(spot)
+            match self.slot(bytes, false)? {
+                Some(slot) => slot,
+                None => return Ok(None),
+            }
         };
         self.acquired = bytes.cast_signed();
         Ok(Some(payload))
@@ -179,8 +173,9 @@ impl MemorySend {
 
     #[inline(never)]
     fn not_so_short(&mut self, bytes: usize) -> Result<NonNull<u8>> {
+        // Where more is under way, what waits for the receiver is better beside the lines, of which there are more (ADR 0111).
         if self.slots.go_to_and_fro()
-            && let Some(slot) = self.slot_at_hand(bytes)?
+            && let Some(slot) = self.slot(bytes, true)?
         {
             return Ok(slot);
         }
@@ -208,16 +203,17 @@ impl MemorySend {
         bytes > BESIDE_BYTES && self.of_messages && is_of_amd()
     }
 
-    /// A slot for a short payload: one that this rank has just read, or one of its own if the receiver has read everything. Where more is
-    /// under way, what waits for the receiver is better beside the lines, of which there are more (ADR 0111).
-    fn slot_at_hand(&mut self, bytes: usize) -> Result<Option<NonNull<u8>>> {
+    /// A slot for a payload: one that this rank has just read, or one of its own, `at_hand` only if the receiver has read everything.
+    #[inline(always)]
+    fn slot(&mut self, bytes: usize, at_hand: bool) -> Result<Option<NonNull<u8>>> {
         let spot = match self.slots.choose_read(bytes) {
+            // Nothing was looked up that the receiver writes.
             Some(spot) => spot,
             None => {
                 // SAFETY: the head line lies in `receiver`'s mapping and is only used as an atomic.
                 let head = unsafe { self.place.head.as_ref() };
                 let released = self.producer.released(&head.head);
-                if released != self.producer.next() {
+                if at_hand && released != self.producer.next() {
                     return Ok(None);
                 }
                 let Some(spot) = self.slots.choose(head, released, bytes).map_err(|_| misplaced())? else {

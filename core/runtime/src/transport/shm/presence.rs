@@ -90,32 +90,34 @@ impl Lookout {
         *self = Lookout { looks: 0, idle: true, met: false };
     }
 
-    /// Whether to look once more before the core is given away, for a message of `peer`; `pairs`: two ranks share each core.
+    /// Whether to look once more before the core is given away, for a message of `peer`, or a piece of a `long` one; `pairs`: two ranks
+    /// share each core.
     #[inline]
-    pub(crate) fn stays(&mut self, own: Presence, peer: Presence, pairs: bool) -> bool {
+    pub(crate) fn stays(&mut self, own: Presence, peer: Presence, pairs: bool, long: bool) -> bool {
         if own.shares_with(peer) {
             return false;
         }
         self.met |= !peer.is_away();
         // Cores change hands at about the same time, and the other of two ranks is next: it may be about to come.
         let comes = pairs && self.idle && !self.met;
-        let stays = (comes || !peer.is_away()) && self.looks < looks(pairs);
+        let stays = (comes || !peer.is_away()) && self.looks < looks(pairs, long);
         self.looks += u32::from(stays);
         stays
     }
 }
 
 /// Looks for one that is at work on another core, or may be about to be: about as long as a turn of a core, and for one of two ranks of a
-/// core on AMD processors longer than that, which has both cores change hands less often (ADR 0111).
-fn looks(pairs: bool) -> u32 {
-    if pairs && is_of_amd() { AMD_LOOKS } else { LOOKS }
+/// core on AMD processors longer than that, which has both cores change hands less often (ADR 0111). A piece of a long message takes about as
+/// long to be copied (ADR 0113).
+fn looks(pairs: bool, long: bool) -> u32 {
+    if long || pairs && is_of_amd() { MORE_LOOKS } else { LOOKS }
 }
 
 /// While it is away.
 const AWAY: u32 = 1;
 /// Half as many are too few for cores to get in step where they are far apart, twice as many take longer than they save: measured.
 const LOOKS: u32 = 40;
-const AMD_LOOKS: u32 = 160;
+const MORE_LOOKS: u32 = 160;
 
 #[cfg(test)]
 mod tests {
@@ -131,13 +133,14 @@ mod tests {
     }
 
     fn stays(lookout: &mut Lookout, own: Presence, peer: Presence, pairs: bool) -> u32 {
-        std::iter::repeat_with(|| lookout.stays(own, peer, pairs)).take_while(|stays| *stays).count() as u32
+        std::iter::repeat_with(|| lookout.stays(own, peer, pairs, false)).take_while(|stays| *stays).count()
+            as u32
     }
 
     #[test]
     fn who_is_at_work_on_another_core_is_waited_for() {
         for pairs in [false, true] {
-            on_each(|| assert_eq!(stays(&mut Lookout::new(), at(0), at(1), pairs), looks(pairs)));
+            on_each(|| assert_eq!(stays(&mut Lookout::new(), at(0), at(1), pairs), looks(pairs, false)));
             assert_eq!(stays(&mut Lookout::new(), at(0), at(0), pairs), 0);
             assert_eq!(stays(&mut Lookout::new(), at(0), away(1), pairs), 0);
             // Nobody has said anything yet.
@@ -148,9 +151,21 @@ mod tests {
     #[test]
     fn pairs_look_on_for_longer_on_amd_processors() {
         on_each(|| {
-            assert_eq!(looks(false), LOOKS);
-            assert_eq!(looks(true), if is_of_amd() { AMD_LOOKS } else { LOOKS });
+            assert_eq!(looks(false, false), LOOKS);
+            assert_eq!(looks(true, false), if is_of_amd() { MORE_LOOKS } else { LOOKS });
         });
+    }
+
+    #[test]
+    fn pieces_of_long_messages_are_waited_for_as_long_as_a_copy_takes() {
+        for pairs in [false, true] {
+            on_each(|| assert_eq!(looks(pairs, true), MORE_LOOKS));
+            let mut lookout = Lookout::new();
+            let mut again = || lookout.stays(at(0), at(1), pairs, true);
+            assert!((0..MORE_LOOKS).all(|_| again()) && !again());
+            assert!(!Lookout::new().stays(at(0), at(0), pairs, true));
+            assert!(!Lookout::new().stays(at(0), away(1), pairs, true));
+        }
     }
 
     #[test]
@@ -158,11 +173,11 @@ mod tests {
         let mut lookout = Lookout::new();
         lookout.turn();
         assert_eq!(stays(&mut lookout, at(0), away(1), false), 0);
-        assert_eq!(stays(&mut lookout, at(0), away(1), true), looks(true));
+        assert_eq!(stays(&mut lookout, at(0), away(1), true), looks(true, false));
         assert_eq!(stays(&mut lookout, at(0), away(0), true), 0);
         // It came and went.
         lookout.turn();
-        assert!(lookout.stays(at(0), away(1), true) && lookout.stays(at(0), at(1), true));
+        assert!(lookout.stays(at(0), away(1), true, false) && lookout.stays(at(0), at(1), true, false));
         assert_eq!(stays(&mut lookout, at(0), away(1), true), 0);
         // Its message did.
         lookout.turn();
