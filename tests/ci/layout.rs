@@ -21,6 +21,8 @@ pub(crate) const CRATES: &[Crate] = &[
     // 7,000 before one rank was verified for all, and there were Swing and nodes of different sizes.
     // 7,300 before formulas of cost knew of nodes, 7,800 before they knew of sockets between ranks that share cores.
     pure("ccl-plan", "core/plan", 8_500, &[]),
+    // Apart from what it judges.
+    pure("ccl-reference", "core/reference", 700, &["ccl-plan"]),
     // 1,800 before ranks shared the cores of a host, and that was calibrated.
     pure("ccl-sim", "core/sim", 2_200, &["ccl-plan"]),
     // 1,500 before graphs kept objects, and there were multicast and NVML.
@@ -41,7 +43,7 @@ pub(crate) const CRATES: &[Crate] = &[
         // 15,800 before tuners, 16,100 before short steps, 16,300 before ranks worked on devices, 19,000 before devices had windows, 19,500 before they had
         // multicast memory, 20,000 before windows lay in pieces and peers heard of every end.
         lines: 22_000,
-        uses: &["ccl-plan", "ccl-plugin-host", "ccl-cuda", "ccl-kernels", "ccl-net-socket"],
+        uses: &["ccl-plan", "ccl-reference", "ccl-plugin-host", "ccl-cuda", "ccl-kernels", "ccl-net-socket"],
         unsafe_in: &[
             // Callers give memory by address.
             "src/comm/device.rs",

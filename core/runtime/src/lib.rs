@@ -46,13 +46,13 @@ pub mod exec;
 pub mod log;
 pub mod memory;
 pub mod observe;
-pub mod reference;
 mod request;
 mod stream;
 pub mod transport;
 
 pub use ccl_plan as plan;
 pub use ccl_plan::{Algorithm, Collective, Dtype, Level, Rank, ReduceOp};
+pub use ccl_reference as reference;
 pub use half::{bf16, f16};
 
 pub use bootstrap::UniqueId;

@@ -21,7 +21,7 @@ use ccl_plan::{Collective, Dtype, Rank};
 
 use self::asleep::Asleep;
 use super::device::{DeviceCut, DeviceEngine};
-use super::host::{Operation, Poll, Reason, Stop, is_message};
+use super::host::{Company, Operation, Poll, Reason, Stop, is_message};
 use super::plans::{Decision, Explained, Plans};
 use super::step::Bindings;
 use super::straight::{self, Heed, MOST_STRAIGHT_LANES, Tries};
@@ -46,8 +46,8 @@ pub(crate) struct Engine {
     plans: Plans,
     scratch: Scratch,
     queue: VecDeque<Queued>,
-    /// Whether the last call came to the queue while others were there.
-    company: bool,
+    /// Whether the last call came to the queue while others were there, or before others of its group.
+    joined: bool,
     #[expect(clippy::vec_box, reason = "operations go from here to the queue and back without being moved")]
     spare: Vec<Box<Operation>>,
     numbers: Numbers,
@@ -113,7 +113,7 @@ impl Engine {
             plans: parts.plans,
             scratch: Scratch::default(),
             queue: VecDeque::new(),
-            company: false,
+            joined: false,
             spare: Vec::new(),
             numbers: Numbers { sequence: 0, messages: vec![[0; 2]; parts.n as usize] },
             failed: None,
@@ -253,6 +253,7 @@ impl Engine {
         (operation.sequence, operation.tag, operation.ticket) = (sequence, tag, ticket);
         operation.start_at(&at);
         self.enqueue(Queued { operation, started: true, gate: None });
+        self.joined |= tries.is_one_look();
         match went {
             Ok(_) => Ok(Poll::Stalled),
             Err(stop) => {
@@ -271,8 +272,17 @@ impl Engine {
         Ok(())
     }
 
+    /// What a call in the queue has beside it.
+    fn company(&self) -> Company {
+        match (self.queue.len(), self.joined) {
+            (..=1, false) => Company::None,
+            (..=1, true) => Company::Gone,
+            _ => Company::Now,
+        }
+    }
+
     fn enqueue(&mut self, queued: Queued) {
-        self.company = !self.queue.is_empty();
+        self.joined = !self.queue.is_empty();
         self.queue.push_back(queued);
     }
 
@@ -348,7 +358,7 @@ impl Engine {
             return false;
         };
         let heed = operation.decision.heed;
-        if !heed.looks_on(self.company) {
+        if !heed.looks_on(self.company()) {
             return false;
         }
         let awaited = operation.position().waiting_for;
@@ -548,7 +558,7 @@ impl Engine {
                 profile.begin(ticket, &Work { bound, decision, sequence: *sequence, path });
             }
         }
-        let alone = self.queue.len() == 1;
+        let company = self.company();
         let queued = &mut self.queue[index];
         if let Some(profile) = &self.profile {
             profile.emitter().enter(queued.operation.ticket.span());
@@ -557,7 +567,8 @@ impl Engine {
             // It may have much to do without ever having to wait.
             return Err(self.alarmed());
         }
-        let outcome = queued.operation.poll((self.rank, self.n), alone, &mut self.fabric, &mut self.scratch);
+        let outcome =
+            queued.operation.poll((self.rank, self.n), company, &mut self.fabric, &mut self.scratch);
         outcome.map_err(|stop| self.stopped(index, stop))
     }
 
@@ -735,7 +746,7 @@ mod tests {
     use crate::{Config, local};
 
     #[test]
-    fn calls_are_in_company_until_one_comes_to_an_empty_queue() {
+    fn calls_have_had_company_until_one_comes_to_an_empty_queue() {
         let config = Config::from_vars([("CCL_PROGRESS_THREAD", "0")]).unwrap();
         let outcomes = local::try_run_with(&config, 2, |comm| {
             let (sent, mut received) = (vec![7; 1 << 18], vec![0; 1 << 18]);
@@ -745,9 +756,9 @@ mod tests {
                 let (mut out, mut into) = (Request::send(&sent, peer), Request::recv(&mut received, peer));
                 company.push(comm.with_engine(|engine| {
                     engine.submit(&mut out, None)?;
-                    let alone = engine.company;
+                    let alone = engine.company();
                     engine.submit(&mut into, None)?;
-                    let together = engine.company;
+                    let together = engine.company();
                     engine.finish()?;
                     Ok((alone, together))
                 })?);
@@ -755,7 +766,7 @@ mod tests {
             Ok((company, received == sent))
         });
         for outcome in outcomes.unwrap() {
-            assert_eq!(outcome.unwrap(), (vec![(false, true); 2], true));
+            assert_eq!(outcome.unwrap(), (vec![(Company::None, Company::Now); 2], true));
         }
     }
 }

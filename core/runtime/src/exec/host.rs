@@ -74,6 +74,17 @@ pub(super) enum RunState {
     Done,
 }
 
+/// What else the rank has under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Company {
+    /// Nothing, and nothing has been since this call came.
+    None,
+    /// Nothing any more.
+    Gone,
+    /// Other calls.
+    Now,
+}
+
 /// What came of polling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Poll {
@@ -236,11 +247,11 @@ impl Operation {
         }
     }
 
-    /// Advances every lane as far as it goes. `alone`: the rank has no other operation under way.
+    /// Advances every lane as far as it goes.
     pub(crate) fn poll(
         &mut self,
         (rank, n): (Rank, u32),
-        alone: bool,
+        company: Company,
         fabric: &mut Fabric,
         scratch: &mut Scratch,
     ) -> Result<Poll, Stop> {
@@ -257,7 +268,7 @@ impl Operation {
             }
         }
         let (mut lanes, mut lent) = (std::mem::take(&mut self.lanes), std::mem::take(&mut self.lent));
-        let outcome = self.poll_lanes((&mut lanes, &mut lent), (rank, n), alone, fabric, scratch);
+        let outcome = self.poll_lanes((&mut lanes, &mut lent), (rank, n), company, fabric, scratch);
         (self.lanes, self.lent) = (lanes, lent);
         outcome
     }
@@ -296,7 +307,7 @@ impl Operation {
         &mut self,
         (lanes, lent): (&mut [Run], &mut Vec<(EdgeIndex, Rank)>),
         (rank, n): (Rank, u32),
-        alone: bool,
+        company: Company,
         fabric: &mut Fabric,
         scratch: &mut Scratch,
     ) -> Result<Poll, Stop> {
@@ -318,7 +329,7 @@ impl Operation {
                 cells,
                 bounce,
                 lent: &mut *lent,
-                alone,
+                company,
                 filled: &mut run.filled,
                 waiting_for: None,
             };

@@ -30,6 +30,8 @@ pub(super) struct Sending {
     pub(super) lending: Lending,
     /// Whether a slot may serve several receivers.
     pub(super) shares: bool,
+    /// Messages up to so many bytes may go in one piece, however they are cut.
+    pub(super) whole_bytes: usize,
 }
 
 /// What the programs of all ranks send, if all of that lies in user memory, unchanged until the call

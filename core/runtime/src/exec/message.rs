@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ccl_plan::Rank;
 
-use super::host::Stop;
+use super::host::{Company, Stop};
 use super::reduce::{self, Finish};
 use super::step::{LaneStep, NEVER_ASKED_FOR_BYTES, NEVER_STREAMED_BYTES, mismatch, of_peer};
 use super::tape::{Entry, Form, Spot};
@@ -45,6 +45,29 @@ impl LaneStep<'_> {
             }
             _ => Ok(Copied::Otherwise),
         }
+    }
+
+    /// Takes a message as one step, `whole`, if it goes so, or came so: where a rank has other calls under way, nobody waits for a first piece
+    /// while it copies the next, and pieces only cost what is around a copy (ADR 0114).
+    pub(super) fn take_whole(&mut self, whole: &Entry) -> Result<Copied, Stop> {
+        let goes_whole = match (whole.first_inputs(), whole.first_outputs()) {
+            (_, [Spot::To(..)]) => self.company != Company::None,
+            ([Spot::From(edge, peer)], _) => {
+                match self.fabric.receiver(*edge).peek().map_err(|error| of_peer(error, *peer))? {
+                    Some(slot) => slot.bytes == whole.bytes,
+                    None => {
+                        self.waiting_for = Some((*peer, whole.instruction));
+                        return Ok(Copied::NotYet);
+                    }
+                }
+            }
+            _ => false,
+        };
+        Ok(match goes_whole {
+            false => Copied::Otherwise,
+            true if self.take(whole)? => Copied::Yes,
+            true => Copied::NotYet,
+        })
     }
 
     #[inline(always)]
@@ -119,13 +142,13 @@ mod tests {
     use super::*;
     use crate::discover::processor::on_each;
     use crate::error::Result;
-    use crate::{Communicator, Config, local};
+    use crate::{Communicator, Config, Request, local};
 
     /// How often each of two ranks copied this way in a call, on a processor of AMD's and on another one. All its results are right.
     fn copied(
         extra: (&str, &str),
         call: impl Fn(&Communicator) -> Result<bool> + Send + Sync,
-    ) -> Vec<(u32, u32)> {
+    ) -> [(u32, u32); 2] {
         let vars =
             [("CCL_DIRECT_BYTES", "0"), ("CCL_MAPPED_BYTES", "0"), ("CCL_PROGRESS_THREAD", "0"), extra];
         let config = Config::from_vars(vars).unwrap();
@@ -139,7 +162,8 @@ mod tests {
             let copied = copied.into_inner();
             Ok((copied[0], copied[1]))
         });
-        outcomes.unwrap().into_iter().map(|copied| copied.unwrap()).collect()
+        let copied: Vec<_> = outcomes.unwrap().into_iter().map(|copied| copied.unwrap()).collect();
+        copied.try_into().unwrap()
     }
 
     fn message(comm: &Communicator, bytes: usize) -> Result<bool> {
@@ -179,6 +203,38 @@ mod tests {
             Ok(all[..bytes].iter().all(|byte| *byte == 1) && all[bytes..].iter().all(|byte| *byte == 2))
         });
         assert!(gathered.iter().all(|(of_amd, other)| *of_amd > 0 && *other > 0), "{gathered:?}");
+    }
+
+    /// Rank 0 exchanges messages with rank 1 in a group; rank 1 does so, too, or answers.
+    fn exchange(comm: &Communicator, bytes: usize, answers: bool) -> Result<bool> {
+        let peer = Rank(1 - comm.rank().0);
+        let of = |rank: Rank| (0..bytes).map(|at| (at * (3 + rank.0 as usize)) as u8).collect::<Vec<u8>>();
+        let (sent, mut received) = (of(comm.rank()), vec![0u8; bytes]);
+        if answers && comm.rank() == Rank(1) {
+            comm.recv(&mut received, peer)?;
+            comm.send(&sent, peer)?;
+        } else {
+            crate::group(|group| {
+                group.add(comm, Request::send(&sent, peer));
+                group.add(comm, Request::recv(&mut received, peer));
+                Ok(())
+            })?;
+        }
+        Ok(received == of(peer))
+    }
+
+    #[test]
+    fn short_messages_of_a_group_go_whole_and_lone_ones_in_pieces() {
+        let extra = ("CCL_SHM_DISABLE", "0");
+        // How messages are cut is decided once for each length.
+        let shorter = |bytes| if is_of_amd() { bytes } else { bytes - 1 };
+        for (bytes, copies, of_answer) in [(64 << 10, 1, 3), (40_001, 1, 2), (24 << 10, 1, 1), (70_000, 2, 2)]
+        {
+            let in_group = copied(extra, |comm| exchange(comm, shorter(bytes), false));
+            assert_eq!(in_group.map(|(of_amd, _)| of_amd), [2 * copies; 2], "{bytes}");
+            let answered = copied(extra, |comm| exchange(comm, shorter(bytes), true));
+            assert_eq!(answered.map(|(of_amd, _)| of_amd), [copies + of_answer; 2], "{bytes}");
+        }
     }
 
     #[test]

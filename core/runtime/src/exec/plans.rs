@@ -352,7 +352,10 @@ impl Plans {
             chunk_count,
             grain_count: (GRAIN_BYTES / size).max(1),
         };
-        let sending = Sending { lending, shares: self.shares && known.shares && fabric.shares_slots() };
+        let shares = self.shares && known.shares && fabric.shares_slots();
+        // Devices take what programs say.
+        let whole_bytes = if self.shares { self.cut.whole_bytes(key.collective) } else { 0 };
+        let sending = Sending { lending, shares, whole_bytes };
         let tape = match uneven || !self.tapes {
             true => None,
             // What its steps lend changes while they are taken.

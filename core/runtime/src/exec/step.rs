@@ -6,7 +6,7 @@ use ccl_plan::cursor::Cursor;
 use ccl_plan::layout::Layout;
 use ccl_plan::{Algorithm, Channel, Collective, Rank};
 
-use super::host::{Reason, RunState, Stop};
+use super::host::{Company, Reason, RunState, Stop};
 use super::lending::Lending;
 use super::message::Copied;
 use super::plans::Decision;
@@ -28,8 +28,7 @@ pub(super) struct LaneStep<'a> {
     /// Where what is read directly is folded from; null if nothing is.
     pub(super) bounce: *mut u8,
     pub(super) lent: &'a mut Vec<(EdgeIndex, Rank)>,
-    /// Whether the rank has no other operation under way.
-    pub(super) alone: bool,
+    pub(super) company: Company,
     /// The edge whose slot holds what the last step sent, where others may be told of it.
     pub(super) filled: &'a mut Option<EdgeIndex>,
     pub(super) waiting_for: Option<(Rank, u32)>,
@@ -61,6 +60,15 @@ impl LaneStep<'_> {
         };
         let mut moved = false;
         let mut moved_bytes = 0;
+        if *at == 0
+            && let Some(whole) = tape.whole()
+        {
+            match self.take_whole(whole)? {
+                Copied::Yes => *at = tape.lane(lane).len(),
+                Copied::NotYet => return Ok(false),
+                Copied::Otherwise => {}
+            }
+        }
         while let Some(entry) = tape.lane(lane).get(*at) {
             // Peers may wait for what other lanes and operations have to give them.
             if moved_bytes >= TURN_BYTES {
@@ -91,7 +99,7 @@ impl LaneStep<'_> {
     ) -> Result<bool, Stop> {
         let call = self.call;
         let mut sending = call.decision.sending;
-        if self.alone && matches!(sending.lending, Lending::UnlessAlone { .. }) {
+        if self.company != Company::Now && matches!(sending.lending, Lending::UnlessAlone { .. }) {
             sending.lending = Lending::Nothing;
         }
         let resolve = Resolve::new(call.bound, layout.n, sending, layout.chunk_count, channel);

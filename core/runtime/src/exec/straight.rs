@@ -6,8 +6,9 @@
 
 use ccl_plan::{Collective, Rank};
 
-use super::host::{RunState, Stop, stages_input};
+use super::host::{Company, RunState, Stop, stages_input};
 use super::lending::Lending;
+use super::message::Copied;
 use super::plans::Reach;
 use super::short::{self, Taken};
 use super::step::{Bindings, LaneStep, TURN_BYTES};
@@ -38,6 +39,11 @@ impl Tries {
             true => Tries { left: TURNS, yields: true, ..Tries::NONE },
             false => Tries { left: POLLS, ..Tries::NONE },
         }
+    }
+
+    /// As calls of a group have that others follow.
+    pub(super) fn is_one_look(&self) -> bool {
+        self.left == 0
     }
 
     /// Whether to look again for what `peer` has to do.
@@ -122,11 +128,11 @@ impl Heed {
         }
     }
 
-    /// Whether to look on in a call that went to the queue; `company`: while it was there, others were.
-    pub(super) fn looks_on(self, company: bool) -> bool {
+    /// Whether to look on in a call that went to the queue.
+    pub(super) fn looks_on(self, company: Company) -> bool {
         match self {
             Heed::Work => true,
-            Heed::WorkAlone => !company,
+            Heed::WorkAlone => company == Company::None,
             Heed::Nothing | Heed::Turns => false,
         }
     }
@@ -155,6 +161,8 @@ pub(super) fn run(
         let cells = |lane| scratch.cells(lane * scratch_chunks, chunk_bytes);
         return run_plain((call, tape), &mut at[..lanes], fabric, cells, tries);
     }
+    // Others of its group follow.
+    let company = if tries.is_one_look() { Company::Now } else { Company::None };
     let mut filled = [None; MOST_STRAIGHT_LANES];
     loop {
         let (mut open, mut moved, mut awaited) = (0, false, None);
@@ -167,10 +175,23 @@ pub(super) fn run(
                 cells: scratch.cells(lane * scratch_chunks, chunk_bytes),
                 bounce: std::ptr::null_mut(),
                 lent: &mut Vec::new(),
-                alone: false,
+                company,
                 filled: &mut filled[lane],
                 waiting_for: None,
             };
+            if *at == 0
+                && let Some(whole) = tape.whole()
+            {
+                match step.take_whole(whole)? {
+                    Copied::Yes => (*at, moved) = (entries.len(), true),
+                    Copied::NotYet => {
+                        open += 1;
+                        awaited = awaited.or(step.waiting_for.map(|(peer, _)| peer));
+                        continue;
+                    }
+                    Copied::Otherwise => {}
+                }
+            }
             while let Some(entry) = entries.get(*at) {
                 if !step.take(entry)? {
                     open += 1;
@@ -316,8 +337,10 @@ mod tests {
             assert_eq!(of(LOOKED_ON_FROM_BYTES + 1, ranks_of_a_core), in_long);
         }
         let heeds = [Heed::Nothing, Heed::Turns, Heed::Work, Heed::WorkAlone];
-        assert_eq!(heeds.map(|heed| heed.looks_on(false)), [false, false, true, true]);
-        assert_eq!(heeds.map(|heed| heed.looks_on(true)), [false, false, true, false]);
+        assert_eq!(heeds.map(|heed| heed.looks_on(Company::None)), [false, false, true, true]);
+        for company in [Company::Gone, Company::Now] {
+            assert_eq!(heeds.map(|heed| heed.looks_on(company)), [false, false, true, false]);
+        }
     }
 
     #[test]

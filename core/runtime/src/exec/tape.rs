@@ -24,6 +24,8 @@ pub(crate) struct Tape {
     lanes: Box<[u32]>,
     /// Whether short calls have a shorter way through all steps.
     plain: bool,
+    /// All steps as one, if they are those of a message that may go so.
+    whole: Option<Entry>,
 }
 
 /// One step with nothing left to evaluate.
@@ -225,6 +227,12 @@ impl Tape {
         self.plain
     }
 
+    /// All steps as one, if they are those of a message that may go so; its peer has the same.
+    #[inline]
+    pub(super) fn whole(&self) -> Option<&Entry> {
+        self.whole.as_ref()
+    }
+
     /// What all lanes of all channels do, if that is at most [`LONGEST`] steps. Makes the edges.
     ///
     /// # Errors
@@ -254,7 +262,8 @@ impl Tape {
         }
         let few = |entry: &Entry| entry.form != Form::General && entry.bytes <= fabric.short_bytes();
         let plain = entries.iter().all(few);
-        Ok(Some(Tape { entries: entries.into(), lanes: lanes.into(), plain }))
+        let whole = if lanes.len() == 2 { whole(&entries, sending.whole_bytes) } else { None };
+        Ok(Some(Tape { entries: entries.into(), lanes: lanes.into(), plain, whole }))
     }
 }
 
@@ -440,6 +449,15 @@ impl Resolve {
             Site::Input { .. } | Site::Receive { .. } => return Err(Error::bug("an input as an output")),
         })
     }
+}
+
+/// The pieces of a message as one, if they are several and of at most `most_bytes` bytes together.
+fn whole(pieces: &[Entry], most_bytes: usize) -> Option<Entry> {
+    let mut whole = *pieces.first()?;
+    let copies = pieces.iter().all(|piece| piece.form == Form::Copy && piece.finish == Finish::NONE);
+    whole.bytes = pieces.iter().map(|piece| piece.bytes).sum();
+    whole.count = pieces.iter().map(|piece| piece.count).sum();
+    (copies && pieces.len() > 1 && whole.bytes <= most_bytes).then_some(whole)
 }
 
 /// Whether what the step makes is somewhere else than in slots, long enough, and all edges it goes to are networks that send from there.

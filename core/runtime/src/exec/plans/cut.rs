@@ -57,8 +57,14 @@ impl Cut {
         share_bytes.div_ceil(pieces).next_multiple_of(GRAIN_BYTES).min(most)
     }
 
+    /// Up to how many bytes messages may go in one piece, however they are cut: both their ends have the same. 0 for all else.
+    pub(super) fn whole_bytes(&self, collective: Collective) -> usize {
+        let cut_short = matches!(self.room, Room::CoreForEach | Room::LongSlots) && is_of_amd();
+        if is_message(collective) && cut_short { LONG_PIECE_BYTES.min(self.slot_bytes) } else { 0 }
+    }
+
     fn most_piece_bytes(&self, collective: Collective, share_bytes: usize) -> usize {
-        let message = matches!(collective, Collective::Send | Collective::Recv);
+        let message = is_message(collective);
         let (long, whole) = match flows_one_way(collective) {
             true => (LONG_ONE_WAY_BYTES, WHOLE_SLOT_ONE_WAY_BYTES),
             false => (LONG_SHARE_BYTES, WHOLE_SLOT_BYTES),
@@ -72,6 +78,9 @@ impl Cut {
             Room::CoreForEach if share_bytes >= long => LONG_PIECE_BYTES.min(self.slot_bytes),
             Room::CoreForEach if message && share_bytes <= SHORT_MESSAGE_BYTES => {
                 SHORT_PIECE_BYTES.min(self.chunk_bytes)
+            }
+            Room::LongSlots if message && share_bytes <= LONG_PIECE_BYTES && is_of_amd() => {
+                AMD_SHORT_PIECE_BYTES.min(self.slot_bytes)
             }
             Room::LongSlots => self.slot_bytes,
             Room::FewOnFewer => LONG_PIECE_BYTES.min(self.slot_bytes),
@@ -134,6 +143,10 @@ fn long_of_many(collective: Collective) -> Option<usize> {
     }
 }
 
+fn is_message(collective: Collective) -> bool {
+    matches!(collective, Collective::Send | Collective::Recv)
+}
+
 /// Whether a rank either sends or receives in most of the call.
 fn flows_one_way(collective: Collective) -> bool {
     use Collective::{Broadcast, Gather, Recv, Reduce, Scatter, Send};
@@ -169,10 +182,10 @@ mod tests {
         assert_eq!(buffers_bytes(Collective::Recv, 800, 100, 8), 3200);
     }
 
-    fn pieces(room: Room, collective: Collective, share_bytes: usize) -> usize {
+    fn cut(room: Room) -> Cut {
         let (slot_bytes, chunk_bytes) = (128 << 10, 32 << 10);
         let direct = Direct::Never;
-        let cut = Cut {
+        Cut {
             slot_bytes,
             own_slot_bytes: slot_bytes,
             chunk_bytes,
@@ -180,8 +193,11 @@ mod tests {
             direct,
             lends_on_the_way: false,
             mapped_bytes: 0,
-        };
-        cut.piece_bytes(collective, share_bytes)
+        }
+    }
+
+    fn pieces(room: Room, collective: Collective, share_bytes: usize) -> usize {
+        cut(room).piece_bytes(collective, share_bytes)
     }
 
     #[test]
@@ -221,6 +237,24 @@ mod tests {
                     "{collective} {share_kib}"
                 );
             }
+        });
+    }
+
+    #[test]
+    fn messages_that_may_go_whole_are_short_ones_in_memory_on_amd_processors() {
+        use Collective::{Broadcast, Recv, Send};
+        on_each(|| {
+            let whole = if is_of_amd() { 64 << 10 } else { 0 };
+            for (room, most) in
+                [(Room::CoreForEach, whole), (Room::LongSlots, whole), (Room::Many, 0), (Room::Other, 0)]
+            {
+                let of = |collective| cut(room).whole_bytes(collective);
+                assert_eq!([Send, Recv, Broadcast].map(of), [most, most, 0], "{room:?}");
+            }
+            let shorter = if is_of_amd() { 21_888 } else { 64 << 10 };
+            assert_eq!(pieces(Room::LongSlots, Send, 64 << 10), shorter);
+            assert_eq!(pieces(Room::LongSlots, Send, 65 << 10), 65 << 10);
+            assert_eq!(pieces(Room::LongSlots, Broadcast, 64 << 10), 64 << 10);
         });
     }
 

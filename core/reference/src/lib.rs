@@ -6,8 +6,8 @@
 //! looking at them, fast enough to check gigabytes. [`compare`] counts what is wrong.
 //!
 //! ```
-//! use ccl::reference::{Case, Counts, Data, compare, reference};
-//! use ccl::{Collective, Dtype, Rank, ReduceOp};
+//! use ccl_reference::{Case, Counts, Data, compare, reference};
+//! use ccl_plan::{Collective, Dtype, Rank, ReduceOp};
 //!
 //! let case = Case {
 //!     collective: Collective::AllReduce,
@@ -26,6 +26,8 @@
 //! ```
 //!
 //! Nothing here is shared with the executors it judges.
+
+#![forbid(unsafe_code)]
 
 mod case;
 mod codec;
