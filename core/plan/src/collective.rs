@@ -136,6 +136,11 @@ impl Collective {
         )
     }
 
+    /// Whether it is one side of a message between two ranks, and no call that all ranks make.
+    pub const fn is_message(self) -> bool {
+        matches!(self, Collective::Send | Collective::Recv)
+    }
+
     /// Whether one rank is distinguished.
     pub const fn rooted(self) -> bool {
         matches!(

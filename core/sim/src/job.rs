@@ -46,7 +46,7 @@ impl Job {
     ///
     /// Fails for messages, which have no collective time, and for blocks of different lengths.
     pub fn new(plan: &Plan, case: &Case, element_bytes: usize) -> Result<Job> {
-        if let Collective::Send | Collective::Recv = plan.collective() {
+        if plan.collective().is_message() {
             return Err(Error::usage(
                 format!("expected a collective, found {}", plan.collective()),
                 "a message takes the time of its link",

@@ -15,8 +15,7 @@ fn wide_links_are_the_sweep() {
     for n in [2, 3, 5, 8, 13] {
         for collective in Collective::ALL {
             let plans = algorithms(collective).iter().filter_map(|a| Plan::new(collective, *a, n));
-            for plan in plans.filter(|plan| !matches!(plan.collective(), Collective::Send | Collective::Recv))
-            {
+            for plan in plans.filter(|plan| !plan.collective().is_message()) {
                 for case in [
                     Case { chunk_count: 64, channels: 2, grain_count: 4, ..even_case(n, 5000) },
                     Case { chunk_count: 8, slots: 2, ..even_case(n, 403) },

@@ -21,7 +21,7 @@ const FREE: Rates = Rates {
 
 /// Every plan of `n` ranks, with data of several passes.
 fn jobs(n: u32) -> impl Iterator<Item = (Plan, Case)> {
-    let known = Collective::ALL.into_iter().filter(|c| !matches!(c, Collective::Send | Collective::Recv));
+    let known = Collective::ALL.into_iter().filter(|c| !c.is_message());
     let plans = known.flat_map(|c| algorithms(c).iter().map(move |a| (c, *a)));
     plans.filter_map(move |(collective, algorithm)| {
         let plan = Plan::new(collective, algorithm, n)?;

@@ -403,7 +403,7 @@ pub(crate) fn role(plan: &Plan, place: Place, root: Place) -> Role {
 /// The program of a role; the caller has made sure that the algorithm suits the collective.
 pub(crate) fn program(plan: &Plan, role: Role) -> Program {
     let (collective, algorithm, n) = (plan.collective(), plan.algorithm(), plan.n());
-    if n == 1 && !matches!(collective, Collective::Send | Collective::Recv) {
+    if n == 1 && !collective.is_message() {
         return alone::program(collective, algorithm.name());
     }
     match algorithm {

@@ -94,7 +94,7 @@ impl<'a> Stage<'a> {
     /// As [`Stage::new`] with programs of the caller's, one for each place.
     pub fn with_cast(plan: &'a Plan, case: &'a Case, cast: Cast) -> Result<Stage<'a>, Fault> {
         let mut stage = Stage { case, collective: plan.collective(), plan, cast, sender: None };
-        if let Collective::Send | Collective::Recv = plan.collective() {
+        if plan.collective().is_message() {
             let sender = Rank((case.root.0 + 1) % case.n.max(1));
             let other =
                 |collective| Plan::new(collective, plan.algorithm(), case.n).map(|p| p.cast(Place(0)));

@@ -17,7 +17,7 @@ use super::{
     Bound, Edge, Expr, ExprId, ExtentOf, Instruction, Lane, Loop, MAX_LOOP_DEPTH, Modulo, Move, Operand,
     OperandId, Program, Stride,
 };
-use crate::collective::{Collective, Shape};
+use crate::collective::Shape;
 
 /// A program that passed [`Program::check`]. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -149,8 +149,7 @@ impl<'a> Checker<'a> {
             require(sum <= MAX_EXPR_TERMS, None, "expressions of at most 16 terms", || format!("{sum}"))?;
             if let Expr::Affine { root, .. } = expr {
                 let collective = self.program.collective;
-                let names_root =
-                    collective.rooted() || matches!(collective, Collective::Send | Collective::Recv);
+                let names_root = collective.rooted() || collective.is_message();
                 require(names_root || *root == 0, None, "no root where calls name none", || {
                     format!("{id}: {root} times root in {collective}")
                 })?;
@@ -383,7 +382,7 @@ impl<'a> Checker<'a> {
 
     fn edge(&mut self, lane: usize, at: usize, side: Direction, edge: Edge, scope: &Scope) -> Verdict {
         self.index(at, edge.peer, self.n, "a peer", scope)?;
-        let may_be_own = matches!(self.program.collective, Collective::Send | Collective::Recv);
+        let may_be_own = self.program.collective.is_message();
         let alone = self.n == 1 && !may_be_own && !scope.dead();
         require(!alone, Some(at), "no edge for one rank", || format!("{edge:?}"))?;
         match self.used.iter().find(|(known_side, known, _)| *known_side == side && *known == edge) {
@@ -601,6 +600,7 @@ pub const MAX_EXPR_TERMS: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collective::Collective;
     use crate::program::Chunks;
     use crate::program::builder::{
         Arithmetic, Builder, LaneBuilder, N, R, Term, from, input, output, scratch, to,

@@ -34,7 +34,7 @@ pub fn plans(ranks: RangeInclusive<u32>) -> impl Iterator<Item = Plan> {
 /// The cases of a plan, in the order of their size.
 pub fn cases(plan: &Plan, depth: Depth) -> Vec<Case> {
     let collective = plan.collective();
-    if plan.n() == 1 && matches!(collective, Collective::Send | Collective::Recv) {
+    if plan.n() == 1 && collective.is_message() {
         return Vec::new();
     }
     let mut cases = match depth {
@@ -163,8 +163,7 @@ fn counts(plan: &Plan) -> Vec<usize> {
 
 fn roots(plan: &Plan, all: bool) -> Vec<Rank> {
     let n = plan.n();
-    let has_root =
-        plan.collective().rooted() || matches!(plan.collective(), Collective::Send | Collective::Recv);
+    let has_root = plan.collective().rooted() || plan.collective().is_message();
     let mut roots = match () {
         () if !has_root => [0].to_vec(),
         () if all && n <= 5 => (0..n).collect(),

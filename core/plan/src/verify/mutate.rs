@@ -212,7 +212,7 @@ fn damage_cast(
     let Ok(checked) = program.check(plan.n()) else { return Some((None, what)) };
     let mut cast = sound.clone();
     // Of a message's many possible ends only two are seated.
-    let seated = !matches!(plan.collective(), Collective::Send | Collective::Recv);
+    let seated = !plan.collective().is_message();
     let alone = random.below(2) == 0 && seated;
     if alone {
         cast.of_place[place] = cast.programs.len() as u16;

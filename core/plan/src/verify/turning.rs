@@ -15,7 +15,7 @@ use crate::program::{Expr, ExprId, Extent, Instruction, Loop, Modulo, Operand, P
 /// passes that do not have n chunks, or one.
 pub(super) fn turning(plan: &Plan, cast: &Cast, case: &Case) -> Option<Turning> {
     let (n, collective) = (plan.n(), plan.collective());
-    let message = matches!(collective, Collective::Send | Collective::Recv);
+    let message = collective.is_message();
     if n < 2 || collective.rooted() || message || plan.order().is_some() || case.blocks.is_some() {
         return None;
     }

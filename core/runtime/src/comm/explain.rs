@@ -160,8 +160,7 @@ mod tests {
         let choices = crate::local::run_with(&config, 3, |comm| {
             let (state, mut seen) = (Cell::new(2026), std::collections::HashSet::new());
             let below = |limit: usize| random_below(&state, limit as u64) as usize;
-            let message = |collective: &Collective| matches!(collective, Collective::Send | Collective::Recv);
-            let even = |collective: &Collective| !collective.uneven() && !message(collective);
+            let even = |collective: &Collective| !collective.uneven() && !collective.is_message();
             let even: Vec<Collective> = Collective::ALL.into_iter().filter(even).collect();
             for _ in 0..500 {
                 let collective = even[below(even.len())];

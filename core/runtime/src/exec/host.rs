@@ -413,13 +413,13 @@ pub(crate) const EDGE_TAGS: u8 = 3;
 
 /// Which of them a collective uses.
 pub(super) fn edge_tag(collective: Collective) -> u8 {
-    if matches!(collective, Collective::Send | Collective::Recv) { EDGE_TAGS - 1 } else { 0 }
+    if collective.is_message() { EDGE_TAGS - 1 } else { 0 }
 }
 
 /// Whether a call is one side of a message rather than a collective.
 #[inline]
 pub(super) fn is_message(bound: &Bound) -> bool {
-    matches!(bound.collective, Collective::Send | Collective::Recv)
+    bound.collective.is_message()
 }
 
 /// Whether the send buffer must be copied aside first.

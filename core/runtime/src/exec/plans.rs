@@ -320,7 +320,7 @@ impl Plans {
         // Blocks of uneven calls differ between ranks, so none may decide the chunk.
         let count = if uneven { usize::MAX / size } else { key.count };
         let advised = self.selection_at(key.level)?.advice_on(key.collective, bytes).copied();
-        let message = matches!(key.collective, Collective::Send | Collective::Recv);
+        let message = key.collective.is_message();
         let cut = if message && root == self.rank { self.cut.to_oneself() } else { self.cut };
         let asked = (key.collective, key.dtype, key.count);
         let cut = match &self.lines {
@@ -515,7 +515,7 @@ impl Plans {
         }
         // What is shorter than the least that is read must fit a slot.
         let direct = self.read(program.collective, share_bytes).map(|from| from.min(cut.slot_bytes));
-        let message = matches!(program.collective, Collective::Send | Collective::Recv);
+        let message = program.collective.is_message();
         let piece_bytes = match chunk_bytes == cut.chunk_bytes {
             true => cut.piece_bytes(program.collective, share_bytes),
             false => chunk_bytes,

@@ -116,7 +116,7 @@ impl Heed {
     /// In a call. In rooted ones whoever is waited for has more to do for others, in long collectives copies leave the time for a turn of
     /// the core, and a rank that has its core for itself only waits.
     pub(super) fn of(collective: Collective, bytes: u64, straight: bool, ranks_of_a_core: usize) -> Heed {
-        let is_message = matches!(collective, Collective::Send | Collective::Recv);
+        let is_message = collective.is_message();
         match ranks_of_a_core {
             0 | 1 => Heed::Nothing,
             2 if is_message && straight => Heed::Work,

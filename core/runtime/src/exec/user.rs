@@ -5,7 +5,7 @@ use std::path::Path;
 use ccl_plan::program::Program;
 use ccl_plan::select::UserAlgorithm;
 use ccl_plan::verify::{Depth, case_at, prove};
-use ccl_plan::{Collective, Plan, Rank};
+use ccl_plan::{Plan, Rank};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ pub(super) fn algorithms(config: &Config, n: u32) -> Result<Vec<UserAlgorithm>> 
 /// tried before it was chosen.
 pub(super) fn prove_at(plan: &Plan, root: Rank) -> Result<()> {
     let (n, collective) = (plan.n(), plan.collective());
-    let names_root = collective.rooted() || matches!(collective, Collective::Send | Collective::Recv);
+    let names_root = collective.rooted() || collective.is_message();
     if n <= MOST_RANKS_WALKED || !names_root {
         return Ok(());
     }
@@ -87,7 +87,7 @@ const MOST_RANKS_WALKED: u32 = 16;
 
 #[cfg(test)]
 mod tests {
-    use ccl_plan::{Algorithm, Place};
+    use ccl_plan::{Algorithm, Collective, Place};
 
     use super::*;
     use crate::error::Fault;

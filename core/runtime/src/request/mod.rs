@@ -120,7 +120,7 @@ pub(crate) fn named_root(collective: Collective, root: Rank) -> Rank {
 /// Whether calls name a root or a peer.
 #[inline]
 fn names_root(collective: Collective) -> bool {
-    collective.rooted() || matches!(collective, Collective::Send | Collective::Recv)
+    collective.rooted() || collective.is_message()
 }
 
 impl Request<'_> {

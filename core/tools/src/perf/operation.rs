@@ -18,7 +18,7 @@ pub(crate) enum Operation {
 impl Operation {
     /// Everything, in the order of the collectives.
     pub(crate) fn all() -> Vec<Operation> {
-        let single = |c: &Collective| !matches!(c, Collective::Send | Collective::Recv);
+        let single = |c: &Collective| !c.is_message();
         let collectives = Collective::ALL.into_iter().filter(single).map(Operation::Collective);
         collectives.chain([Operation::SendRecv, Operation::PingPong]).collect()
     }

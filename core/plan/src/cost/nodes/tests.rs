@@ -54,9 +54,9 @@ fn node_of(nodes: &Nodes) -> Vec<usize> {
 
 /// Every algorithm of every collective that has one plan for all ranks, on every machine.
 fn cases() -> impl Iterator<Item = (Collective, Algorithm, &'static [u32])> {
-    let message = |collective| matches!(collective, Collective::Send | Collective::Recv);
-    let even =
-        Collective::ALL.into_iter().filter(move |collective| !collective.uneven() && !message(*collective));
+    let even = Collective::ALL
+        .into_iter()
+        .filter(move |collective| !collective.uneven() && !collective.is_message());
     let pairs = even
         .flat_map(|collective| algorithms(collective).iter().map(move |algorithm| (collective, *algorithm)));
     pairs.flat_map(|(collective, algorithm)| SIZES.iter().map(move |sizes| (collective, algorithm, *sizes)))

@@ -60,11 +60,11 @@ impl Cut {
     /// Up to how many bytes messages may go in one piece, however they are cut: both their ends have the same. 0 for all else.
     pub(super) fn whole_bytes(&self, collective: Collective) -> usize {
         let cut_short = matches!(self.room, Room::CoreForEach | Room::LongSlots) && is_of_amd();
-        if is_message(collective) && cut_short { LONG_PIECE_BYTES.min(self.slot_bytes) } else { 0 }
+        if collective.is_message() && cut_short { LONG_PIECE_BYTES.min(self.slot_bytes) } else { 0 }
     }
 
     fn most_piece_bytes(&self, collective: Collective, share_bytes: usize) -> usize {
-        let message = is_message(collective);
+        let message = collective.is_message();
         let (long, whole) = match flows_one_way(collective) {
             true => (LONG_ONE_WAY_BYTES, WHOLE_SLOT_ONE_WAY_BYTES),
             false => (LONG_SHARE_BYTES, WHOLE_SLOT_BYTES),
@@ -141,10 +141,6 @@ fn long_of_many(collective: Collective) -> Option<usize> {
         AllGather | AllGatherV | ReduceScatter | ReduceScatterV => Some(1 << 20),
         _ => None,
     }
-}
-
-fn is_message(collective: Collective) -> bool {
-    matches!(collective, Collective::Send | Collective::Recv)
 }
 
 /// Whether a rank either sends or receives in most of the call.

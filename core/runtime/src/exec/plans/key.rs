@@ -56,7 +56,7 @@ pub(in super::super) struct TagSeed(u64);
 
 impl TagSeed {
     pub(super) fn new(bound: &Bound) -> TagSeed {
-        let message = matches!(bound.collective, Collective::Send | Collective::Recv);
+        let message = bound.collective.is_message();
         let collective = if message { Collective::Send } else { bound.collective };
         let reduce_op = if bound.collective.reduces() { bound.reduce.op() as u8 } else { 0 };
         let root = if bound.collective.rooted() { bound.root.0 } else { 0 };

@@ -103,7 +103,7 @@ impl Launches {
             self.skip();
         }
         let own =
-            if is_message(collective) { [Kind::P2pApi, Kind::P2p] } else { [Kind::CollApi, Kind::Coll] };
+            if collective.is_message() { [Kind::P2pApi, Kind::P2p] } else { [Kind::CollApi, Kind::Coll] };
         let kinds = [Kind::GroupApi, Kind::Group, own[0], own[1]];
         self.skipped_events += kinds.iter().map(|kind| u64::from(mask & kind.wanted_by() != 0)).sum::<u64>();
         false
@@ -147,7 +147,7 @@ impl Launches {
             ..self.describe(request.collective, request.dtype, request.root.0)
         };
         let call = Call { op: self.op(request.collective, request.reduce.op().name()), ..call };
-        let kind = if is_message(request.collective) { Kind::P2pApi } else { Kind::CollApi };
+        let kind = if request.collective.is_message() { Kind::P2pApi } else { Kind::CollApi };
         self.call = self.emitter.start(kind, api, Body::Call(call));
     }
 
@@ -213,7 +213,7 @@ impl Launches {
             ..self.describe(bound.collective, bound.dtype, bound.root.0)
         };
         let call = Call { op: self.op(bound.collective, bound.reduce.op().name()), ..call };
-        let kind = if is_message(bound.collective) { Kind::P2p } else { Kind::Coll };
+        let kind = if bound.collective.is_message() { Kind::P2p } else { Kind::Coll };
         ticket.span = self.emitter.start(kind, span, Body::Call(call));
     }
 
@@ -253,7 +253,7 @@ impl Launches {
             func: self.name(collective.name()),
             dtype: self.name(dtype.name()),
             root: collective.rooted().then_some(root),
-            peer: is_message(collective).then_some(root),
+            peer: collective.is_message().then_some(root),
             ..Call::default()
         }
     }
@@ -270,10 +270,6 @@ impl Launches {
         self.names.insert(text.to_owned(), made);
         made
     }
-}
-
-fn is_message(collective: Collective) -> bool {
-    matches!(collective, Collective::Send | Collective::Recv)
 }
 
 fn address(buffer: &[u8]) -> u64 {
