@@ -9,9 +9,8 @@ use ccl_plan::Rank;
 
 use super::host::{Company, Stop};
 use super::reduce::{self, Finish};
-use super::step::{LaneStep, NEVER_ASKED_FOR_BYTES, NEVER_STREAMED_BYTES, mismatch, of_peer};
+use super::step::{LaneStep, NEVER_STREAMED_BYTES, mismatch, not_asked_for_bytes, of_peer};
 use super::tape::{Entry, Form, Spot};
-use crate::discover::processor::is_of_amd;
 use crate::transport::{EdgeIndex, Filler, Filling};
 
 /// What came of a step that may be such a copy.
@@ -27,8 +26,8 @@ impl LaneStep<'_> {
     /// Takes a step that copies something long between a buffer and one slot, if the edge is ready.
     #[inline(always)]
     pub(super) fn take_copy(&mut self, entry: &Entry) -> Result<Copied, Stop> {
-        let long =
-            entry.bytes > NEVER_STREAMED_BYTES && (entry.bytes <= NEVER_ASKED_FOR_BYTES || is_of_amd());
+        let long = entry.bytes > NEVER_STREAMED_BYTES
+            && entry.bytes <= not_asked_for_bytes(self.call.bound.collective);
         if entry.form != Form::Copy || entry.finish != Finish::NONE || !long {
             return Ok(Copied::Otherwise);
         }
@@ -140,7 +139,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::discover::processor::on_each;
+    use crate::discover::processor::{is_of_amd, on_each};
     use crate::error::Result;
     use crate::{Communicator, Config, Request, local};
 
@@ -179,15 +178,15 @@ mod tests {
 
     #[test]
     fn long_messages_in_memory_are_copied_piece_by_piece_and_short_ones_are_not() {
-        let cut = ("CCL_CHUNK_BYTES", "32768");
-        let (short, most) = (NEVER_STREAMED_BYTES, NEVER_ASKED_FOR_BYTES);
+        let cut = ("CCL_CHUNK_BYTES", "65536");
+        let (short, most) = (NEVER_STREAMED_BYTES, 32 << 10);
         for (bytes, of_amd, other) in [
             (short, 0, 0),
             (short + 1, 1, 1),
             (most, 1, 1),
             (most + 1, 1, 0),
-            (103_304, 4, 1),
-            (1 << 20, 32, 0),
+            (70_000, 2, 1),
+            (1 << 20, 16, 0),
         ] {
             assert_eq!(copied(cut, |comm| message(comm, bytes)), [(of_amd, other); 2], "{bytes}");
         }
@@ -195,7 +194,7 @@ mod tests {
 
     #[test]
     fn blocks_of_collectives_are_copied_alike() {
-        let bytes = NEVER_ASKED_FOR_BYTES;
+        let bytes = 32 << 10;
         let gathered = copied(("CCL_ALGO", "all_gather:ring"), |comm| {
             let own = vec![comm.rank().0 as u8 + 1; bytes];
             let mut all = vec![0u8; 2 * bytes];

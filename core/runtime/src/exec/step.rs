@@ -382,7 +382,7 @@ impl LaneStep<'_> {
         if aside && cached == number {
             // SAFETY: the caller's contract.
             unsafe { self.call.decision.reduction.fold_aside(inputs, outputs, entry.count, entry.finish) };
-        } else if cached == number && (entry.bytes <= NEVER_ASKED_FOR_BYTES || is_of_amd()) {
+        } else if cached == number && entry.bytes <= not_asked_for_bytes(self.call.bound.collective) {
             // SAFETY: the caller's contract.
             unsafe { self.fold(entry, inputs, outputs) };
         } else {
@@ -711,8 +711,19 @@ fn cached_first(outputs: &[*mut u8], stores: &[Store; 4]) -> ([*mut u8; 4], usiz
 /// What is shorter goes in or beside a line.
 pub(super) const NEVER_STREAMED_BYTES: usize = 4096;
 
-/// What is shorter is copied before its lines could be asked for: all-to-alls of 2 ranks in pieces of 8 KiB took 7 % longer (ADR 0072).
-pub(super) const NEVER_ASKED_FOR_BYTES: usize = 8192;
+/// Up to how many bytes steps are copied and folded with nothing asked for ahead: any on AMD processors, where copies that ask take longer.
+/// On others those take longer if they are short, and longer ones gain the more the fewer ranks fill slots that others empty (ADR 0116).
+#[inline(always)]
+pub(super) fn not_asked_for_bytes(collective: Collective) -> usize {
+    match collective.rooted() {
+        _ if is_of_amd() => usize::MAX,
+        true => NOT_ASKED_FOR_ROOTED_BYTES,
+        false => NOT_ASKED_FOR_BYTES,
+    }
+}
+
+const NOT_ASKED_FOR_ROOTED_BYTES: usize = 16 << 10;
+const NOT_ASKED_FOR_BYTES: usize = 32 << 10;
 
 /// A lane takes no more steps in one go once it has moved so many bytes. A rank that reads 64 pieces of a long message
 /// one after the other lends nothing meanwhile: two ranks that exchange 16 MiB then take turns, and 1.5 times as long.
