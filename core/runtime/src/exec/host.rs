@@ -13,7 +13,7 @@ use ccl_plan::{Channel, Collective, Rank};
 use super::lending::Lending;
 use super::mapped::{Mapped, Outcome};
 use super::plans::Decision;
-use super::step::{Bindings, LaneStep, Upcoming};
+use super::step::{Bindings, LaneStep, Upcoming, may_help};
 use super::straight::MOST_STRAIGHT_LANES;
 use crate::error::Error;
 use crate::memory::scratch::Scratch;
@@ -353,6 +353,9 @@ impl Operation {
                 .for_each(|run| run.state = RunState::Open);
             self.at_barrier = 0;
             moved = true;
+        }
+        if !moved && !lent.is_empty() && may_help(self.bound.collective, company, fabric) {
+            moved = lent.iter().fold(false, |helped, (edge, _)| helped | fabric.sender(*edge).help());
         }
         if self.open_lanes == 0 && !lent.is_empty() {
             lent.retain(|(edge, _)| !fabric.sender(*edge).all_released());

@@ -17,11 +17,6 @@ pub(super) enum Lending {
     Everything {
         from: usize,
     },
-    /// The same while the rank has other operations under way; else it copies, for then both ends of a message work
-    /// on it. All parts fit slots.
-    UnlessAlone {
-        from: usize,
-    },
 }
 
 /// How what a call sends gets to its peers.
@@ -85,7 +80,11 @@ impl Lendable {
 
 /// How long the messages of a collective are that are better read where the sender has them, between processes with a core
 /// each, where a trial found reading faster, `far` if by far; `None` if none are. Measured: ADR 0057, 0067.
-pub(super) const fn read_where_tried(collective: Collective, far: bool) -> Option<RangeInclusive<usize>> {
+pub(super) const fn read_where_tried(
+    collective: Collective,
+    n: u32,
+    far: bool,
+) -> Option<RangeInclusive<usize>> {
     let (from, up_to) = match collective {
         Collective::Send
         | Collective::Recv
@@ -95,8 +94,8 @@ pub(super) const fn read_where_tried(collective: Collective, far: bool) -> Optio
         | Collective::AllToAllV => (8 << 10, usize::MAX),
         Collective::ReduceScatter | Collective::ReduceScatterV => (16 << 10, usize::MAX),
         Collective::Scatter | Collective::ScatterV => (48 << 10, usize::MAX),
-        // The root of a long one would look on while others copy.
-        Collective::Broadcast if far => (64 << 10, (2 << 20) - 1),
+        // The root of a long one would look on while others copy, or help one of them (ADR 0117).
+        Collective::Broadcast if far && n > 2 => (64 << 10, (2 << 20) - 1),
         Collective::Broadcast => (64 << 10, usize::MAX),
         // What is folded is better folded out of slots than read and then folded.
         Collective::AllReduce if far => (512 << 10, 16 << 20),
@@ -154,7 +153,7 @@ mod tests {
     #[test]
     fn all_reduces_are_read_only_where_that_is_faster_by_far_and_long_broadcasts_only_where_it_is_not() {
         let reads = |collective, far, bytes: usize| {
-            read_where_tried(collective, far).is_some_and(|lengths| lengths.contains(&bytes))
+            read_where_tried(collective, 3, far).is_some_and(|lengths| lengths.contains(&bytes))
         };
         let all_reduces = [(false, 1 << 20), (true, 1 << 20), (true, 1 << 10), (true, 32 << 20)];
         let all_reduces = all_reduces.map(|(far, bytes)| reads(Collective::AllReduce, far, bytes));

@@ -152,7 +152,7 @@ impl Carried {
         match lending {
             _ if mapped => Carried::Mapped,
             Lending::Never | Lending::Nothing => Carried::Slots,
-            Lending::Everything { .. } | Lending::UnlessAlone { .. } => Carried::Lent,
+            Lending::Everything { .. } => Carried::Lent,
         }
     }
 }
@@ -358,8 +358,6 @@ impl Plans {
         let sending = Sending { lending, shares, whole_bytes };
         let tape = match uneven || !self.tapes {
             true => None,
-            // What its steps lend changes while they are taken.
-            false if matches!(lending, Lending::UnlessAlone { .. }) => None,
             // An edge that cannot be made is an error of the call when it gets there, not of choosing.
             false => Tape::record(&program, &layout, bound, sending, fabric).ok().flatten(),
         };
@@ -472,10 +470,12 @@ impl Plans {
         let from = match self.cut.direct {
             Direct::Never | Direct::Slower => return None,
             Direct::WhereFaster if all > most_read_bytes(collective) => return None,
-            Direct::Tried { .. } if all > MOST_READ_APART_BYTES => return None,
+            Direct::Tried { .. } if all > MOST_READ_APART_BYTES && !self.is_helped(collective) => {
+                return None;
+            }
             Direct::WhereFaster => read_from_bytes(collective, self.n)? as usize,
             Direct::Tried { far } => {
-                let lengths = read_where_tried(collective, far)?;
+                let lengths = read_where_tried(collective, self.n, far)?;
                 if share_bytes > *lengths.end() {
                     return None;
                 }
@@ -484,6 +484,11 @@ impl Plans {
             Direct::From(bytes) => bytes,
         };
         (share_bytes >= from).then_some(from)
+    }
+
+    /// Whether somebody who does not read helps who reads, all the time, whatever ranks have under way.
+    fn is_helped(&self, collective: Collective) -> bool {
+        self.n == 2 && collective == Collective::Broadcast
     }
 
     /// Elements per Move, and what is lent.
@@ -515,15 +520,11 @@ impl Plans {
         }
         // What is shorter than the least that is read must fit a slot.
         let direct = self.read(program.collective, share_bytes).map(|from| from.min(cut.slot_bytes));
-        let message = program.collective.is_message();
         let piece_bytes = match chunk_bytes == cut.chunk_bytes {
             true => cut.piece_bytes(program.collective, share_bytes),
             false => chunk_bytes,
         };
         let (most, chunk_bytes, lending) = match (direct, lendable) {
-            (Some(from), Lent::All) if message && share_bytes >= LONG_MESSAGE_BYTES => {
-                (slot, cut.slot_bytes, Lending::UnlessAlone { from })
-            }
             (Some(from), Lent::All) => {
                 let bytes = if program.scratch_chunks > 0 { DIRECT_SCRATCH_BYTES } else { DIRECT_BYTES };
                 (usize::MAX, bytes, Lending::Everything { from })
@@ -793,8 +794,5 @@ const MOST_DECISIONS: usize = 4096;
 /// millisecond; shorter where scratch of the same length is needed beside it.
 const DIRECT_BYTES: usize = 4 << 20;
 const DIRECT_SCRATCH_BYTES: usize = 256 << 10;
-/// From so many bytes on a message is cut into pieces that fit slots, so that a sender with nothing else to do can
-/// copy instead of looking on. Shorter ones gain nothing by it.
-const LONG_MESSAGE_BYTES: usize = 2 << 20;
 /// What all ranks together send is read up to so much where each has a core and reading was tried (ADR 0067).
 const MOST_READ_APART_BYTES: usize = 96 << 20;

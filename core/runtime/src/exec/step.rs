@@ -4,10 +4,9 @@ use std::time::Instant;
 
 use ccl_plan::cursor::Cursor;
 use ccl_plan::layout::Layout;
-use ccl_plan::{Algorithm, Channel, Collective, Rank};
+use ccl_plan::{Channel, Collective, Rank};
 
 use super::host::{Company, Reason, RunState, Stop};
-use super::lending::Lending;
 use super::message::Copied;
 use super::plans::Decision;
 use super::reduce::{self, Finish};
@@ -98,11 +97,7 @@ impl LaneStep<'_> {
         layout: &Layout<'_>,
     ) -> Result<bool, Stop> {
         let call = self.call;
-        let mut sending = call.decision.sending;
-        if self.company != Company::Now && matches!(sending.lending, Lending::UnlessAlone { .. }) {
-            sending.lending = Lending::Nothing;
-        }
-        let resolve = Resolve::new(call.bound, layout.n, sending, layout.chunk_count, channel);
+        let resolve = Resolve::new(call.bound, layout.n, call.decision.sending, layout.chunk_count, channel);
         let mut moved = false;
         let mut moved_bytes = 0;
         while moved_bytes < TURN_BYTES {
@@ -493,7 +488,8 @@ impl LaneStep<'_> {
                 match kept.filter(|_| entry.handing == Handing::Lent) {
                     None => self.fabric.sender(edge).post(entry.bytes, self.call.tag)?,
                     Some(address) => {
-                        self.fabric.sender(edge).lend(address, entry.bytes, self.call.tag)?;
+                        let helps = self.helps();
+                        self.fabric.sender(edge).lend((address, entry.bytes), self.call.tag, helps)?;
                         #[cfg(test)]
                         LENT.set(LENT.get() + 1);
                         if !self.lent.iter().any(|(known, _)| *known == edge) {
@@ -504,6 +500,13 @@ impl LaneStep<'_> {
             }
         }
         self.give_back(entry)
+    }
+
+    /// Whether this rank is about to have nothing to do but to help with what it lends: after a message that is alone, and after what a root
+    /// sends.
+    fn helps(&self) -> bool {
+        let collective = self.call.bound.collective;
+        may_help(collective, self.company, self.fabric) && (collective.is_message() || collective.rooted())
     }
 
     /// What was used is given back.
@@ -534,11 +537,9 @@ impl LaneStep<'_> {
         if let ([Some(Borrowed { edge, peer, slot })], true) =
             (&borrowed[..inputs.len()], entry.finish == Finish::NONE)
         {
-            let room = self.room_for_message(entry);
-            // SAFETY: the first output has room for the step, and the others do as well and lie apart; a message that is received
-            // fills its buffer to the end.
+            // SAFETY: the first output has room for the step, and the others do as well and lie apart.
             unsafe {
-                let fetched = self.fabric.receiver(*edge).fetch(slot, outputs[0], room);
+                let fetched = self.fabric.receiver(*edge).fetch(slot, outputs[0]);
                 if !fetched.map_err(|error| of_peer(error, *peer))? {
                     self.waiting_for = Some((*peer, entry.instruction));
                     return Ok(false);
@@ -570,20 +571,6 @@ impl LaneStep<'_> {
             unsafe { self.call.decision.reduction.fold(pieces, targets, bytes / size, entry.finish) };
         }
         Ok(true)
-    }
-
-    /// Bytes from where this step leaves what it receives to the end of the message it is a piece of, if pieces lie there as at the
-    /// sender: in a receive of our own making, not in a user's program. 0 otherwise.
-    fn room_for_message(&self, entry: &Entry) -> usize {
-        let Bindings { bound, decision, .. } = self.call;
-        match *entry.outputs() {
-            [Spot::Recv(offset)]
-                if bound.collective == Collective::Recv && decision.algorithm == Algorithm::Direct =>
-            {
-                (bound.count * bound.dtype.size_bytes()).saturating_sub(offset)
-            }
-            _ => 0,
-        }
     }
 
     /// Where to read from.
@@ -724,6 +711,15 @@ pub(super) fn not_asked_for_bytes(collective: Collective) -> usize {
 
 const NOT_ASKED_FOR_ROOTED_BYTES: usize = 16 << 10;
 const NOT_ASKED_FOR_BYTES: usize = 32 << 10;
+
+/// Whether a rank with nothing else to do in a call helps with what it lends. With one that shares its core it would only trade places, but for
+/// a message that nothing else is under way beside (ADR 0117).
+pub(super) fn may_help(collective: Collective, company: Company, fabric: &Fabric) -> bool {
+    match fabric.is_roomy_here() {
+        true => company != Company::Now,
+        false => collective.is_message() && company == Company::None,
+    }
+}
 
 /// A lane takes no more steps in one go once it has moved so many bytes. A rank that reads 64 pieces of a long message
 /// one after the other lends nothing meanwhile: two ranks that exchange 16 MiB then take turns, and 1.5 times as long.

@@ -404,7 +404,7 @@ impl Resolve {
             || plain && matches!(entry.inputs(), [Spot::Recv(_)]);
         let in_place = match self.sending.lending {
             Lending::Never | Lending::Nothing => false,
-            Lending::Everything { from } | Lending::UnlessAlone { from } => entry.bytes >= from,
+            Lending::Everything { from } => entry.bytes >= from,
         };
         let on_the_way = entry.bytes >= ON_THE_WAY_BYTES && (kept || input && !self.folds_inputs);
         let mut edges = entry.outputs().iter().filter_map(|spot| match spot {

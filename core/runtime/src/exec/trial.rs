@@ -134,7 +134,7 @@ impl Trial<'_> {
         let Some(slot) = edge.acquire(if way == Way::Read { 0 } else { bytes })? else { return Ok(false) };
         let output = slot.as_ptr();
         match way {
-            Way::Read => edge.lend(input, bytes, TAG)?,
+            Way::Read => edge.lend((input, bytes), TAG, false)?,
             // SAFETY: the slot was acquired for so many bytes and is nobody else's before it is posted.
             Way::Slots => unsafe { copy(input, &[output], bytes) },
             // SAFETY: the same.
@@ -160,7 +160,7 @@ impl Trial<'_> {
         let output = output.as_mut_ptr();
         if lent {
             // SAFETY: the target has so many bytes left and is this trial's own.
-            while !unsafe { edge.fetch(&slot, output, slot.bytes)? } {}
+            while !unsafe { edge.fetch(&slot, output)? } {}
         } else {
             // SAFETY: a slot that is not lent holds its bytes until it is released; the target is this trial's own.
             unsafe { copy(data.as_ptr(), &[output], bytes) };

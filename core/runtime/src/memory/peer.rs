@@ -1,12 +1,12 @@
-//! Reading the memory of another process of this host, without its doing.
+//! Reading and writing the memory of another process of this host, without its doing.
 //!
-//! Linux copies between address spaces in one pass (`process_vm_readv`), where both processes belong to
+//! Linux copies between address spaces in one pass (`process_vm_readv`, `process_vm_writev`), where both processes belong to
 //! the same user and nothing forbids it (containers without `CAP_SYS_PTRACE` and Yama's
 //! `ptrace_scope` do). A rank finds out by trying.
 
 use std::io;
 
-/// A process whose memory may be read.
+/// A process whose memory may be read and written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PeerMemory {
     process: libc::pid_t,
@@ -48,6 +48,25 @@ impl PeerMemory {
         }
         Ok(())
     }
+
+    /// Copies `bytes` bytes from `from` here to where `there` says, an `iovec` that its owner may empty meanwhile. Whether all of it
+    /// was written: not if that is elsewhere than one stretch of so many bytes that may be written.
+    ///
+    /// # Safety
+    ///
+    /// `from` is valid for reads of `bytes` bytes, `there` is where an `iovec` may be read.
+    pub(crate) unsafe fn write_listed(
+        self,
+        from: *const u8,
+        bytes: usize,
+        there: *const libc::iovec,
+    ) -> bool {
+        let here = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: bytes };
+        // SAFETY: both lists have one entry; `here` lies within the caller's range and is only read, and what `there` says is
+        // the kernel's to check.
+        let copied = unsafe { libc::process_vm_writev(self.process, &raw const here, 1, there, 1, 0) };
+        copied == bytes.cast_signed()
+    }
 }
 
 #[cfg(test)]
@@ -75,5 +94,24 @@ mod tests {
         assert_eq!(read(own(), &mut target).unwrap_err().raw_os_error(), Some(libc::EFAULT));
         let nobody = PeerMemory::of(i32::MAX as u32);
         assert_eq!(read(nobody, &mut target).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn all_of_it_is_written_or_it_says_so() {
+        let source: Vec<u8> = (0..100_003u32).map(|i| i as u8).collect();
+        let mut target = vec![0u8; source.len()];
+        let there = |bytes| libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: bytes };
+        let write = |peer: PeerMemory, there: &libc::iovec| {
+            // SAFETY: the source is as long as said, and the target as it says, or less.
+            unsafe { peer.write_listed(source.as_ptr(), source.len(), std::ptr::from_ref(there)) }
+        };
+        let [all, some, none] = [source.len(), 5000, 0].map(there);
+        let nowhere = libc::iovec { iov_base: std::ptr::without_provenance_mut(64), iov_len: source.len() };
+        assert!(!write(own(), &none) && !write(own(), &nowhere));
+        assert!(!write(PeerMemory::of(i32::MAX as u32), &all));
+        assert!(target.iter().all(|byte| *byte == 0));
+        assert!(!write(own(), &some));
+        assert!(write(own(), &all));
+        assert_eq!(target, source);
     }
 }

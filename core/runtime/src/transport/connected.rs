@@ -73,7 +73,8 @@ impl Connected {
             Some((local, region)) => {
                 let ends = Ends { sender: self.neighbours.me(), receiver: local, channel, tag };
                 let regions = (Arc::clone(self.neighbours.own()), Arc::clone(region));
-                SendKind::Memory(MemorySend::new(ends, regions, self.way(me, local, key))?)
+                let consumer = self.neighbours.memory(peer);
+                SendKind::Memory(MemorySend::new(ends, regions, consumer, self.way(me, local, key))?)
             }
             None => {
                 let shape = self.net_shape_to(settings, me, peer);

@@ -178,12 +178,12 @@ impl SendEdge {
 
     /// Hands the acquired slot over with no payload but where it is: `bytes` bytes at `address` in
     /// this process, which must not change until [`SendEdge::all_released`]. In memory only where
-    /// [`super::Fabric::reads_directly`]. Never blocks.
+    /// [`super::Fabric::reads_directly`]; `helps`: this rank is about to have nothing to do but [`SendEdge::help`]. Never blocks.
     ///
     /// Errors: nothing acquired, an edge that cannot.
-    pub(crate) fn lend(&mut self, address: *const u8, bytes: usize, tag: u32) -> Result<()> {
+    pub(crate) fn lend(&mut self, (address, bytes): (*const u8, usize), tag: u32, helps: bool) -> Result<()> {
         match &mut self.0 {
-            SendKind::Memory(edge) => edge.lend(address, bytes, tag),
+            SendKind::Memory(edge) => edge.lend((address, bytes), tag, helps),
             SendKind::Net(edge) => edge.lend(address, bytes, tag),
             SendKind::Wrapped(_) => Err(Error::bug("this edge lends nothing")),
         }
@@ -254,6 +254,15 @@ impl SendEdge {
         }
     }
 
+    /// Copies a part of what is lent to where the consumer asks to have it, if it does; whether that took time. For ranks that
+    /// have nothing else to do: both ends then work on it (ADR 0117). Never blocks.
+    pub(crate) fn help(&mut self) -> bool {
+        match &mut self.0 {
+            SendKind::Memory(edge) => edge.help(),
+            SendKind::Net(_) | SendKind::Wrapped(_) => false,
+        }
+    }
+
     /// Takes back what is lent, so that nobody uses it once this returns. The edge may be useless
     /// afterwards.
     pub(crate) fn withdraw(&mut self) {
@@ -320,8 +329,7 @@ impl ReceiveEdge {
     }
 
     /// Copies all of a lent slot to `to`; whether it is there. Ask again, with the same address, until
-    /// it is. Where the producer has lent, after it and behind it in its memory, more messages of the same tag, these may be copied in
-    /// the same go to where they belong if they lie at `to` as they do there, for `room` bytes from `to` on.
+    /// it is. In memory the producer may copy a part of it, too: see [`SendEdge::help`].
     ///
     /// What was copied counts only if [`ReceiveEdge::release`] succeeds.
     ///
@@ -329,12 +337,12 @@ impl ReceiveEdge {
     ///
     /// # Safety
     ///
-    /// `to` is valid for writes of the slot's bytes and of `room` bytes, and nobody else uses them until they are there or
-    /// [`ReceiveEdge::withdraw`] was called.
-    pub(crate) unsafe fn fetch(&mut self, slot: &Slot, to: *mut u8, room: usize) -> Result<bool> {
+    /// `to` is valid for writes of the slot's bytes, and nobody else uses them until they are there, or
+    /// [`ReceiveEdge::withdraw`] was called and no rank of the host visits.
+    pub(crate) unsafe fn fetch(&mut self, slot: &Slot, to: *mut u8) -> Result<bool> {
         match &mut self.0 {
             // SAFETY: the caller's contract.
-            ReceiveKind::Memory(edge) => unsafe { edge.fetch(slot, to, room) }.map(|()| true),
+            ReceiveKind::Memory(edge) => unsafe { edge.fetch(slot, to) },
             // SAFETY: the caller's contract.
             ReceiveKind::Net(edge) => unsafe { edge.fetch(to, slot.bytes) },
             ReceiveKind::Wrapped(_) => Err(Error::bug("this edge borrows nothing")),
@@ -365,8 +373,10 @@ impl ReceiveEdge {
     /// Ends what [`ReceiveEdge::fetch`] began, so that nobody writes there once this returns. The edge
     /// may be useless afterwards.
     pub(crate) fn withdraw(&mut self) {
-        if let ReceiveKind::Net(edge) = &mut self.0 {
-            edge.withdraw();
+        match &mut self.0 {
+            ReceiveKind::Memory(edge) => edge.withdraw(),
+            ReceiveKind::Net(edge) => edge.withdraw(),
+            ReceiveKind::Wrapped(_) => {}
         }
     }
 

@@ -285,8 +285,7 @@ impl Fabric {
 
     /// Most payload bytes of a message in memory that takes no slot.
     pub(crate) fn short_bytes(&self) -> usize {
-        let roomy = self.connected.as_ref().is_some_and(|connected| connected.roomy);
-        self.settings.layout(1).short_bytes_of(roomy)
+        self.settings.layout(1).short_bytes_of(self.is_roomy_here())
     }
 
     /// Most payload bytes of a slot in memory.
@@ -532,6 +531,11 @@ impl Fabric {
         let Some((_, region)) = connected.neighbours.reachable(peer) else { return false };
         let (own, theirs) = (Presence::of(connected.neighbours.own()), Presence::of(region));
         lookout.stays(own, theirs, connected.ranks_of_a_core == 2, long)
+    }
+
+    /// Whether this host has few ranks, and a core for each.
+    pub(crate) fn is_roomy_here(&self) -> bool {
+        self.connected.as_ref().is_some_and(|connected| connected.roomy)
     }
 
     /// Ranks of this host for each core, if that comes out even; else, or before it is connected, 0.

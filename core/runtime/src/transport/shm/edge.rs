@@ -2,10 +2,9 @@
 //!
 //! A payload lies in the message's line if it is very short, beside the lines ([`Cells`]) if it is short, in a slot, or,
 //! if it is *lent*, where the producer's user keeps it: the line then says where, and the consumer
-//! reads it from there. So it does if the payload is in a slot of another edge, since somebody else is sent the
-//! same ([`Slots`]). What is
-//! lent is the producer's again when the slot is released, or when it withdraws everything because
-//! the communicator failed; a consumer that was reading meanwhile learns of it and fails as well.
+//! reads it from there, with the producer's help ([`super::help`]). So it does if the payload is in a slot of another edge, since
+//! somebody else is sent the same ([`Slots`]). What is lent is the producer's again when the slot is released, or when it withdraws everything
+//! because the communicator failed; a consumer that was reading meanwhile learns of it and fails as well.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use ccl_plan::cost::SHORT_BYTES;
 
 use super::cells::Cells;
 use super::exchange::{Exchange, Pool, RETURNED, Spot};
+use super::help::{Borrower, Lender, Progress, is_shared};
 use super::layout::Region;
 use super::pace::{Filler, Filling, Pace};
 use super::place::{Ends, Place};
@@ -60,6 +60,7 @@ pub(crate) struct MemorySend {
     place: Place,
     /// Bytes acquired; negative when nothing is.
     acquired: isize,
+    lender: Lender,
     receiver: Arc<Region>,
     own: Arc<Region>,
     ends: Ends,
@@ -87,18 +88,8 @@ pub(crate) struct MemoryReceive {
     marks: u32,
     /// and where it is, if in a slot between the two ranks: what its line said when that was found to be one.
     spot: Spot,
-    /// Messages that were read together with an earlier one, and not yet fetched.
-    ahead: Ahead,
-}
-
-/// Lent messages that have been read before they were asked for.
-#[derive(Clone, Copy, Default, Debug)]
-struct Ahead {
-    /// Messages below this one have.
-    until: u64,
-    /// Where the next one lay, and where it was read to.
-    from: u64,
-    to: usize,
+    /// How far what is lent was read.
+    borrower: Borrower,
 }
 
 impl MemorySend {
@@ -106,6 +97,7 @@ impl MemorySend {
     pub(crate) fn new(
         ends: Ends,
         (own, receiver): (Arc<Region>, Arc<Region>),
+        consumer: Option<PeerMemory>,
         Way { roomy, pool }: Way,
     ) -> Result<MemorySend> {
         let place = Place::find(ends, (&own, &receiver), pool.is_some(), roomy)?;
@@ -130,6 +122,7 @@ impl MemorySend {
             asides: Pace::of_folds_aside(),
             place,
             acquired: NOTHING,
+            lender: Lender::new(consumer),
             receiver,
             own,
             ends,
@@ -341,14 +334,46 @@ impl MemorySend {
     }
 
     /// See [`crate::transport::SendEdge::lend`].
-    pub(crate) fn lend(&mut self, address: *const u8, bytes: usize, tag: u32) -> Result<()> {
+    pub(crate) fn lend(&mut self, (address, bytes): (*const u8, usize), tag: u32, helps: bool) -> Result<()> {
         if self.acquired < 0 {
             return Err(not_acquired(bytes, self.acquired));
         }
         self.acquired = NOTHING;
+        let line = self.producer.line();
+        let (message, released) = (self.producer.next(), self.producer.known_released());
+        let done = self.lender.lends((message, released), line, (address, bytes), helps);
         self.say([address.addr() as u64, bytes as u64]);
+        // Relaxed: published with the line.
+        self.place.helped(line).store(done, Ordering::Relaxed);
         self.publish(LENT, tag);
         Ok(())
+    }
+
+    /// See [`crate::transport::SendEdge::help`].
+    pub(crate) fn help(&mut self) -> bool {
+        // SAFETY: the head line lies in `receiver`'s mapping and is only used as atomics.
+        let head = unsafe { self.place.head.as_ref() };
+        if let Some((line, done)) = self.lender.is_ready(self.producer.released(&head.head)) {
+            self.place.helped(line).store(done, Ordering::Release);
+        }
+        if !self.lender.is_asked(&head.offers) {
+            return false;
+        }
+        self.own.begin_visit();
+        let said = match self.receiver.withdrawn() {
+            true => None,
+            // SAFETY: what was lent and is not back has not left this rank's hands, and this is a visit.
+            false => unsafe { self.lender.help(&head.offers, || self.producer.released(&head.head)) },
+        };
+        if let Some((line, done)) = said {
+            // Release pairs with the load in `Borrower::read`: what the kernel wrote is there.
+            self.place.helped(line).store(done, Ordering::Release);
+        }
+        self.own.end_visit();
+        if said.is_some() {
+            self.receiver.bell().ring_if_awaited();
+        }
+        said.is_some()
     }
 
     /// See [`crate::transport::SendEdge::filling`].
@@ -432,9 +457,8 @@ impl MemorySend {
 }
 
 impl MemoryReceive {
-    /// The edge into one's own region; `sender` is the region of the other end,
-    /// where its bell is. `regions`: of all ranks of the host, if slots are shared. `way` as the sender has it. The caller makes at most one
-    /// for each edge in the region's life.
+    /// The edge into one's own region; `sender` is the region of the other end, where its bell is. `regions`: of all ranks of the host, if
+    /// slots are shared. `way` as the sender has it. The caller makes at most one for each edge in the region's life.
     pub(crate) fn new(
         ends: Ends,
         (own, regions): (Arc<Region>, Regions),
@@ -456,7 +480,7 @@ impl MemoryReceive {
             regions,
             marks: 0,
             spot: Spot::default(),
-            ahead: Ahead::default(),
+            borrower: Borrower::default(),
         })
     }
 
@@ -616,43 +640,38 @@ impl MemoryReceive {
     /// # Safety
     ///
     /// As there.
-    pub(crate) unsafe fn fetch(&mut self, slot: &Slot, to: *mut u8, room: usize) -> Result<()> {
-        let from = slot.data.addr().get() as u64;
-        let known = self.ahead;
-        if self.consumer.next() >= known.until || (known.from, known.to) != (from, to.addr()) {
-            let (until, bytes) = self.run(slot, room.min(LONGEST_RUN_BYTES));
-            // SAFETY: the caller's contract, and no run is longer than the room there.
-            unsafe { self.fetch_piece(slot, 0, to, bytes)? };
-            self.ahead.until = until;
+    pub(crate) unsafe fn fetch(&mut self, slot: &Slot, to: *mut u8) -> Result<bool> {
+        if !is_shared(slot.bytes) {
+            // SAFETY: the caller's contract.
+            return unsafe { self.fetch_piece(slot, 0, to, slot.bytes) }.map(|()| true);
         }
-        (self.ahead.from, self.ahead.to) = (from + slot.bytes as u64, to.addr() + slot.bytes);
-        Ok(())
+        let lender = self.lender()?;
+        let address = slot.data.addr().get() as u64;
+        if slot.bytes >= WOKEN_FOR_BYTES {
+            self.sender.bell().ring_if_awaited();
+        }
+        // SAFETY: the head line lies in `own`'s mapping and is only used as atomics.
+        let offers = unsafe { &self.place.head.as_ref().offers };
+        let done = self.place.helped(self.consumer.line());
+        let read = |start: usize, bytes| {
+            // SAFETY: what is read at a time lies in what is lent, for which the caller has room.
+            unsafe { lender.read(address + start as u64, to.wrapping_add(start), bytes) }.map_err(unreadable)
+        };
+        match self.borrower.read((offers, done), self.consumer.next(), (to, slot.bytes), read)? {
+            Progress::Done => Ok(true),
+            Progress::Awaited if self.sender.withdrawn() => Err(withdrawn()),
+            Progress::Awaited => Ok(false),
+        }
     }
 
-    /// The messages from the one that is to be fetched on which lie one behind the other, at most `room` bytes of them but always
-    /// that one: the first message behind them, and their bytes.
-    fn run(&self, slot: &Slot, room: usize) -> (u64, usize) {
-        let (mut line, mut marks) = (self.consumer.line(), self.marks);
-        let (mut messages, mut bytes) = (1, slot.bytes);
-        while bytes < room {
-            line = self.consumer.line_after(line, marks & TURNS != 0);
-            let next = self.place.line(line);
-            if !self.consumer.ready_after(messages, &next.sequence) {
-                break;
-            }
-            // Relaxed: ordered by the acquire load of the sequence word.
-            marks = next.marks.load(Ordering::Relaxed);
-            let [address, more] = self.said(line);
-            let lent =
-                marks & (IN_LINE | SHORT | LENT) == LENT && next.tag.load(Ordering::Relaxed) == slot.tag;
-            let behind = address == slot.data.addr().get() as u64 + bytes as u64;
-            if !(lent && behind && more <= (room - bytes) as u64) {
-                break;
-            }
-            messages += 1;
-            bytes += more as usize;
-        }
-        (self.consumer.next() + messages, bytes)
+    fn lender(&self) -> Result<PeerMemory> {
+        self.lender.ok_or_else(|| Error::bug("a slot is lent by a process that may not lend"))
+    }
+
+    /// See [`crate::transport::ReceiveEdge::withdraw`].
+    pub(crate) fn withdraw(&mut self) {
+        // SAFETY: the head line lies in `own`'s mapping and is only used as atomics.
+        unsafe { self.place.head.as_ref() }.offers.withdraw();
     }
 
     /// See [`crate::transport::ReceiveEdge::fetch_piece`].
@@ -667,8 +686,7 @@ impl MemoryReceive {
         to: *mut u8,
         bytes: usize,
     ) -> Result<()> {
-        let lender =
-            self.lender.ok_or_else(|| Error::bug("a slot is lent by a process that may not lend"))?;
+        let lender = self.lender()?;
         let address = slot.data.addr().get() as u64 + from as u64;
         // SAFETY: the caller's contract.
         unsafe { lender.read(address, to, bytes) }.map_err(unreadable)
@@ -760,8 +778,8 @@ const BYTES: u32 = SHARED - 1;
 /// or, if it is short, the cell that it is in; its bytes are below.
 const CELL: u32 = BYTES & !(2 * SHORT_BYTES as u32 - 1);
 const NOTHING: isize = -1;
-/// No more is read in one go than a lane moves in a turn (`TURN_BYTES` of `exec::step`): while a rank reads it lends nothing.
-const LONGEST_RUN_BYTES: usize = 256 << 10;
+/// Least bytes of what is lent that its sender is woken to help with.
+const WOKEN_FOR_BYTES: usize = 1 << 20;
 /// Longer payloads go to slots, too, where these go to and fro: shorter ones come sooner beside a line (ADR 0111).
 const HANDED_BYTES: usize = 1024;
 /// Longest payloads of messages that always lie beside their lines.

@@ -420,7 +420,8 @@ mod tests {
             let way = Way { roomy: reuse == Some(Reuse::InTurn), pool };
             let (own, theirs) = (&regions[me], &regions[other]);
             let out = Ends { sender: me, receiver: other, channel: Channel(0), tag: 0 };
-            let send = MemorySend::new(out, (Arc::clone(own), Arc::clone(theirs)), way.clone()).unwrap();
+            let send =
+                MemorySend::new(out, (Arc::clone(own), Arc::clone(theirs)), None, way.clone()).unwrap();
             let into = Ends { sender: other, receiver: me, channel: Channel(0), tag: 0 };
             let own = (Arc::clone(own), Arc::default());
             (send, MemoryReceive::new(into, own, (Arc::clone(theirs), None), way).unwrap())

@@ -18,6 +18,7 @@ use ccl_plan::cost::SHORT_BYTES;
 
 use super::bell::BellLine;
 use super::exchange::{MOST_EXCHANGED, RETURNED};
+use super::help::Offers;
 use super::presence::PresenceLine;
 use super::turns::TurnLine;
 use crate::memory::{Mapping, PeerMemory};
@@ -64,12 +65,13 @@ pub(crate) const FEW_RANKS: usize = 4;
 /// So many ranks of a host can afford slots with room for several messages each, which go from hand to hand (ADR 0107).
 pub(crate) const MOST_EXCHANGING_RANKS: usize = 8;
 
-/// An edge's first line: written by its consumer alone.
+/// An edge's first line: written by its consumer, but for one word of the offers.
 #[repr(C, align(128))]
 pub(super) struct HeadLine {
     pub(super) head: AtomicU64,
     /// Which slots were given back, in the order of the messages that were in slots, where slots are exchanged.
     pub(super) returned: [AtomicU8; RETURNED],
+    pub(super) offers: Offers,
 }
 
 /// A message's line: written by the producer alone.

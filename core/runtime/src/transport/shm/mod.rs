@@ -8,6 +8,7 @@ mod beside;
 mod cells;
 mod edge;
 mod exchange;
+mod help;
 mod layout;
 mod neighbours;
 mod pace;

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use ccl_plan::Channel;
 
@@ -121,6 +122,14 @@ impl Place {
         unsafe { self.lines.add(index).cast::<u8>().add(std::mem::offset_of!(SlotLine, payload)) }
     }
 
+    /// What the producer says in a line of its help with what it lends there.
+    pub(super) fn helped(&self, line: usize) -> &AtomicU64 {
+        let word = self.in_line(line).cast::<AtomicU64>();
+        // SAFETY: the payload has six words on 8-byte boundaries; lines of lent payloads have two others, and this one is only used as an
+        // atomic while they speak of one.
+        unsafe { word.add(HELPED).as_ref() }
+    }
+
     #[inline]
     pub(super) fn short(&self, line: usize) -> NonNull<u8> {
         debug_assert!(line < self.lines_count);
@@ -163,3 +172,6 @@ impl Place {
 // SAFETY: the addresses lie in shared mappings that the end keeps alive; a thread that has the end
 // has its side of the edge to itself, and the other side is met through atomics.
 unsafe impl Send for Place {}
+
+/// The word behind those that say where a payload is.
+const HELPED: usize = 2;

@@ -221,7 +221,7 @@ mod tests {
         let edge = |(from, to), (of_sender, of_receiver)| {
             let own = (region(to), Arc::clone(&regions));
             (
-                MemorySend::new(ends(from, to), (region(from), region(to)), of_sender).unwrap(),
+                MemorySend::new(ends(from, to), (region(from), region(to)), None, of_sender).unwrap(),
                 MemoryReceive::new(ends(from, to), own, (region(from), None), of_receiver).unwrap(),
             )
         };

@@ -20,7 +20,7 @@ fn edge_between(regions: [Region; 2]) -> (MemorySend, MemoryReceive, Arc<Region>
     assert!(from.shows_through(memory).unwrap());
     let ends = Ends { sender: 0, receiver: 1, channel: Channel(0), tag: 0 };
     let regions = (Arc::clone(&from), Arc::clone(&into));
-    let send = MemorySend::new(ends, regions, Way::default()).unwrap();
+    let send = MemorySend::new(ends, regions, Some(memory), Way::default()).unwrap();
     let sender = (Arc::clone(&from), Some(memory));
     (send, MemoryReceive::new(ends, (into, Arc::default()), sender, Way::default()).unwrap(), from)
 }
@@ -28,7 +28,7 @@ fn edge_between(regions: [Region; 2]) -> (MemorySend, MemoryReceive, Arc<Region>
 fn fetched(receive: &mut MemoryReceive, slot: &Slot) -> Vec<u8> {
     let mut found = vec![0; slot.bytes];
     // SAFETY: the vector is as long as asked.
-    unsafe { receive.fetch(slot, found.as_mut_ptr(), slot.bytes) }.unwrap();
+    while !unsafe { receive.fetch(slot, found.as_mut_ptr()) }.unwrap() {}
     found
 }
 
@@ -36,10 +36,10 @@ fn fetched(receive: &mut MemoryReceive, slot: &Slot) -> Vec<u8> {
 fn what_is_lent_is_read_where_it_is_and_comes_back() {
     let (mut send, mut receive, _from) = edge();
     let payload: Vec<u8> = (0..100_000u32).map(|i| i as u8).collect();
-    assert!(send.lend(payload.as_ptr(), payload.len(), 7).is_err(), "nothing was acquired");
+    assert!(send.lend((payload.as_ptr(), payload.len()), 7, false).is_err(), "nothing was acquired");
     for round in 0..5 {
         send.acquire(0).unwrap().unwrap();
-        send.lend(payload.as_ptr(), payload.len(), round).unwrap();
+        send.lend((payload.as_ptr(), payload.len()), round, round % 2 == 0).unwrap();
         let slot = receive.peek().unwrap().unwrap();
         assert_eq!((slot.lent, slot.bytes, slot.tag), (true, payload.len(), round));
         assert_eq!(fetched(&mut receive, &slot), payload);
@@ -49,45 +49,38 @@ fn what_is_lent_is_read_where_it_is_and_comes_back() {
     }
 }
 
-/// Lends these ranges of `payload`, two at a time, and fetches them one after the other to where they lie in it, with this much
-/// room; how many were not there before they were fetched.
-fn reads(payload: &[u8], lent: &[(usize, usize, u32)], room: impl Fn(usize) -> usize) -> usize {
+#[test]
+fn who_lends_and_waits_writes_a_part_of_it() {
+    let payload: Vec<u8> = (0..3_000_001u32).map(|i| (i % 251) as u8).collect();
     let (mut send, mut receive, _from) = edge();
-    let mut found = vec![0; payload.len()];
-    let mut reads = 0;
-    for two in lent.chunks(2) {
-        for (start, bytes, tag) in two {
-            send.acquire(0).unwrap().unwrap();
-            send.lend(payload[*start..].as_ptr(), *bytes, *tag).unwrap();
-        }
-        for (start, bytes, tag) in two {
-            let slot = receive.peek().unwrap().unwrap();
-            assert_eq!((slot.lent, slot.bytes, slot.tag), (true, *bytes, *tag));
-            reads += usize::from(found[*start..][..*bytes] != payload[*start..][..*bytes]);
-            // SAFETY: the vector is as long as the payload, and `room` is asked to keep to it.
-            unsafe { receive.fetch(&slot, found[*start..].as_mut_ptr(), room(*start)) }.unwrap();
-            assert_eq!(found[*start..][..*bytes], payload[*start..][..*bytes]);
+    let mut helped = 0;
+    for (round, bytes) in (0..400).zip([3_000_001, 64 << 10, 100_000, 1 << 20, 1000].into_iter().cycle()) {
+        std::thread::scope(|scope| {
+            let (payload, helped, send) = (&payload[..bytes], &mut helped, &mut send);
+            scope.spawn(move || {
+                while send.acquire(0).unwrap().is_none() {}
+                send.lend((payload.as_ptr(), bytes), round, round % 3 != 0).unwrap();
+                while !send.all_released() {
+                    *helped += u32::from(send.help());
+                }
+            });
+            let slot = std::iter::repeat_with(|| receive.peek().unwrap()).flatten().next().unwrap();
+            assert!(fetched(&mut receive, &slot) == payload, "round {round}");
             receive.release().unwrap();
-        }
+        });
     }
-    let outside = |at: &usize| !lent.iter().any(|(start, bytes, _)| (*start..*start + *bytes).contains(at));
-    assert!((0..payload.len()).filter(outside).all(|at| found[at] == 0), "more was written than lent");
-    reads
+    assert!(helped > 0);
 }
 
 #[test]
-fn what_is_lent_piece_by_piece_is_read_in_one_go_as_far_as_there_is_room() {
-    let payload: Vec<u8> = (0..1000u32).map(|i| (i % 251 + 1) as u8).collect();
-    let two = [(0, 100, 7), (100, 100, 7)];
-    assert_eq!(reads(&payload, &two, |start| 200 - start), 1);
-    assert_eq!(reads(&payload, &two, |start| 1000 - start), 1);
-    assert_eq!(reads(&payload, &two, |start| 199 - start), 2);
-    assert_eq!(reads(&payload, &two, |_| 0), 2);
-    assert_eq!(reads(&payload, &[(0, 100, 7), (100, 100, 8)], |start| 200 - start), 2, "another message");
-    assert_eq!(reads(&payload, &[(0, 100, 7), (101, 100, 7)], |start| 500 - start), 2, "a gap");
-    assert_eq!(reads(&payload, &[(100, 100, 7), (0, 100, 7)], |start| 200 - start), 2, "back to front");
-    let six: Vec<_> = (0..6).map(|piece| (piece * 100, 100, 7)).collect();
-    assert_eq!(reads(&payload, &six, |start| 600 - start), 3, "over the end of the ring");
+fn nobody_writes_once_the_receiver_has_given_up() {
+    let (mut send, mut receive, _from) = edge();
+    let payload = vec![1u8; 1 << 20];
+    send.acquire(0).unwrap().unwrap();
+    send.lend((payload.as_ptr(), payload.len()), 0, true).unwrap();
+    receive.withdraw();
+    receive.own.withdraw();
+    assert!(!send.help());
 }
 
 #[test]
@@ -95,7 +88,7 @@ fn reading_what_was_taken_back_is_an_error() {
     let (mut send, mut receive, from) = edge();
     let payload = [1u8; 1000];
     send.acquire(0).unwrap().unwrap();
-    send.lend(payload.as_ptr(), payload.len(), 0).unwrap();
+    send.lend((payload.as_ptr(), payload.len()), 0, false).unwrap();
     let slot = receive.peek().unwrap().unwrap();
     fetched(&mut receive, &slot);
     from.withdraw();
@@ -149,7 +142,7 @@ fn pair(tags: usize) -> [(MemorySend, MemoryReceive); 2] {
     [0, 1].map(|from| {
         let ends = Ends { sender: from, receiver: 1 - from, channel: Channel(0), tag: 0 };
         let [own, other] = [from, 1 - from].map(|rank| Arc::clone(&regions[rank]));
-        let send = MemorySend::new(ends, (Arc::clone(&own), Arc::clone(&other)), ways[from].clone());
+        let send = MemorySend::new(ends, (Arc::clone(&own), Arc::clone(&other)), None, ways[from].clone());
         let receive =
             MemoryReceive::new(ends, (other, Arc::clone(&regions)), (own, None), ways[1 - from].clone());
         (send.unwrap(), receive.unwrap())
