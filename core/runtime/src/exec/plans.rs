@@ -20,7 +20,9 @@ use self::cut::{GRAIN_BYTES, buffers_bytes};
 pub(super) use self::key::TagSeed;
 use self::key::{Key, signature};
 use super::device::{self, Channels, Lines, OneShot};
-use super::lending::{Lendable, Lending, Lent, Sending, may_share, most_read_bytes, read_where_tried};
+use super::lending::{
+    Lendable, Lending, Lent, Sending, may_share, most_read_apart_bytes, most_read_bytes, read_where_tried,
+};
 use super::mapped;
 use super::reduce::Reduction;
 use super::straight::{self, Heed};
@@ -470,9 +472,7 @@ impl Plans {
         let from = match self.cut.direct {
             Direct::Never | Direct::Slower => return None,
             Direct::WhereFaster if all > most_read_bytes(collective) => return None,
-            Direct::Tried { .. } if all > MOST_READ_APART_BYTES && !self.is_helped(collective) => {
-                return None;
-            }
+            Direct::Tried { .. } if all > most_read_apart_bytes(collective, self.n) => return None,
             Direct::WhereFaster => read_from_bytes(collective, self.n)? as usize,
             Direct::Tried { far } => {
                 let lengths = read_where_tried(collective, self.n, far)?;
@@ -484,11 +484,6 @@ impl Plans {
             Direct::From(bytes) => bytes,
         };
         (share_bytes >= from).then_some(from)
-    }
-
-    /// Whether somebody who does not read helps who reads, all the time, whatever ranks have under way.
-    fn is_helped(&self, collective: Collective) -> bool {
-        self.n == 2 && collective == Collective::Broadcast
     }
 
     /// Elements per Move, and what is lent.
@@ -794,5 +789,3 @@ const MOST_DECISIONS: usize = 4096;
 /// millisecond; shorter where scratch of the same length is needed beside it.
 const DIRECT_BYTES: usize = 4 << 20;
 const DIRECT_SCRATCH_BYTES: usize = 256 << 10;
-/// What all ranks together send is read up to so much where each has a core and reading was tried (ADR 0067).
-const MOST_READ_APART_BYTES: usize = 96 << 20;
