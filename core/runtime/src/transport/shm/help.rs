@@ -97,7 +97,7 @@ pub(super) enum Progress {
 
 impl Offers {
     /// Offers the next block.
-    fn make(&self, number: u64, to: *mut u8, start: usize, bytes: usize) {
+    pub(super) fn make(&self, number: u64, to: *mut u8, start: usize, bytes: usize) {
         let at = cell(number);
         // Relaxed: published by the store of the count.
         self.targets[at].address.store(to.expose_provenance(), Ordering::Relaxed);

@@ -74,13 +74,18 @@ fn who_lends_and_waits_writes_a_part_of_it() {
 
 #[test]
 fn nobody_writes_once_the_receiver_has_given_up() {
-    let (mut send, mut receive, _from) = edge();
-    let payload = vec![1u8; 1 << 20];
+    let (mut send, receive, _from) = edge();
+    let (payload, mut target) = (vec![1u8; 1 << 20], vec![0u8; 128 << 10]);
     send.acquire(0).unwrap().unwrap();
     send.lend((payload.as_ptr(), payload.len()), 0, true).unwrap();
-    receive.withdraw();
+    let (first, second) = target.split_at_mut(64 << 10);
+    // SAFETY: the head line lies in the receiver's mapping and is only used as atomics.
+    let offers = unsafe { &receive.place.head.as_ref().offers };
+    offers.make(0, first.as_mut_ptr(), 0, first.len());
+    offers.make(1, second.as_mut_ptr(), first.len(), second.len());
+    assert!(send.help() && first.iter().all(|byte| *byte == 1));
     receive.own.withdraw();
-    assert!(!send.help());
+    assert!(!send.help() && second.iter().all(|byte| *byte == 0));
 }
 
 #[test]
