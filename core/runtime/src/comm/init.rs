@@ -203,6 +203,7 @@ impl Communicator {
             None if roomy => Room::CoreForEach,
             None if !all.used && hosted && fabric.has_long_slots() => Room::LongSlots,
             None if !all.used && fabric.are_few_for_all()? => Room::FewOnFewer,
+            None if !all.used && fabric.is_sparing_for_all()? => Room::ManyOnFewer,
             None if !all.used && cores > 0 => Room::Many,
             _ => Room::Other,
         };

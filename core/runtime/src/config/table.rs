@@ -173,7 +173,8 @@ settings! {
         /// The bytes of all slots of an edge together.
         buffsize: Bytes = "512K", CCL_BUFFSIZE [NCCL_BUFFSIZE], Must;
         /// The slots of an edge: the long messages that may be under way on it. If it is 8, up to 4 ranks of
-        /// one host, and more that share its cores, use 4 of twice the length in shared memory on a processor of AMD.
+        /// one host, and more that share its cores, use 4 of twice the length in shared memory on a processor of AMD;
+        /// on others, more than 4 that share its cores have up to 3 messages of more than 32 KiB under way.
         slots: Between<2, 1024> = "8", CCL_SLOTS, Must;
         /// The bytes of a chunk; chosen by size if not set.
         chunk_bytes: Option<Bytes> = "", CCL_CHUNK_BYTES, Must;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 /// Bytes of the last-level cache of the first processor, as the system tells; `None` if it does not.
 ///
 /// A virtual machine of few processors is shown the cache of a whole host, of which it has a share. So no more counts than
-/// 32 MiB for each processor that shares it.
+/// 20 MiB for each processor that shares it (ADR 0071, 0120).
 pub fn last_level_bytes() -> Option<usize> {
     static FOUND: OnceLock<Option<usize>> = OnceLock::new();
     *FOUND.get_or_init(|| last_level_under(Path::new("/sys/devices/system/cpu/cpu0/cache")))
@@ -34,8 +34,8 @@ pub fn processors_in(list: &str) -> Option<usize> {
     list.split(',').map(range).sum()
 }
 
-/// More than any processor has for each of those that share a cache.
-const MOST_BYTES_EACH: usize = 32 << 20;
+/// What others on the host leave of it at times. Nearly all processors have less for each of those that share a cache.
+const MOST_BYTES_EACH: usize = 20 << 20;
 
 /// A size as in `1024K`.
 pub(super) fn parse(size: &str) -> Option<usize> {
@@ -74,7 +74,7 @@ mod tests {
         std::fs::write(shared.join("shared_cpu_list"), "0-1\n").unwrap();
         assert_eq!(
             last_level_under(folder.path()),
-            Some(64 << 20),
+            Some(40 << 20),
             "two processors are shown a host's cache"
         );
         std::fs::write(shared.join("shared_cpu_list"), "0-31,64-95\n").unwrap();

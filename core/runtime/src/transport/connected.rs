@@ -34,6 +34,8 @@ pub(super) struct Connected {
     pub(super) roomy: bool,
     /// Whether this host has more ranks than cores.
     pub(super) shares_cores: bool,
+    /// Whether it has more than few such ranks, and slots as they are if nobody has said anything.
+    pub(super) sparing: bool,
     /// This rank's slots of pairs whose slots go from hand to hand.
     pub(super) pools: HashMap<EdgeKey, Arc<Pool>>,
     /// What the last-level cache holds.
@@ -132,7 +134,7 @@ impl Connected {
             let new = || Arc::new(Pool::of_rank(layout, (own, local), reuse));
             Arc::clone(self.pools.entry(key).or_insert_with(new))
         });
-        Way { roomy: self.roomy, pool }
+        Way { roomy: self.roomy, sparing: self.sparing, pool }
     }
 
     /// Whether two ranks of a host whose ranks share cores have none in common. The same seen from both.

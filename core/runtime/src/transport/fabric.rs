@@ -15,6 +15,7 @@ use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, Transpo
 use super::{SharedMemory, TransportSettings, WaitSettings, agree, host};
 use crate::config::NameFilter;
 use crate::discover::cache;
+use crate::discover::processor::is_of_amd;
 use crate::error::{Error, Result};
 use crate::memory::fork;
 use crate::memory::{Footprint, Ledger, Mailbox, MemoryFile, Windows};
@@ -198,6 +199,7 @@ impl Fabric {
             windows: Windows::default(),
             roomy: self.is_roomy(&infos),
             shares_cores: self.shares_cores(&infos),
+            sparing: self.is_sparing(&infos),
             pools: HashMap::new(),
             cache_bytes: cache::last_level_bytes().unwrap_or(USUAL_CACHE_BYTES),
             kinds,
@@ -468,6 +470,17 @@ impl Fabric {
     fn shares_cores(&self, infos: &[TransportInfo]) -> bool {
         let (ranks, cores) = self.ranks_and_cores(infos);
         ranks > cores
+    }
+
+    /// Whether all ranks are on one host, more than few, share its cores, and keep few long messages under way. Errors: not connected.
+    pub(crate) fn is_sparing_for_all(&self) -> Result<bool> {
+        Ok(self.cores_of_one_host()? > 0 && self.is_sparing(&self.connected()?.infos))
+    }
+
+    /// Whether this rank's host has more than few ranks, which share cores, and nobody has said what slots there are. AMD processors have few anyway.
+    fn is_sparing(&self, infos: &[TransportInfo]) -> bool {
+        let (ranks, cores) = self.ranks_and_cores(infos);
+        ranks > FEW_RANKS && ranks > cores && self.settings.lengthens && !is_of_amd()
     }
 
     /// How many ranks this rank's host has, and how many cores those may use.

@@ -18,7 +18,7 @@ use super::exchange::{Exchange, Pool, RETURNED, Spot};
 use super::help::{Borrower, Lender, Progress, is_shared};
 use super::layout::Region;
 use super::pace::{Filler, Filling, Pace};
-use super::place::{Ends, Place};
+use super::place::{Ends, Place, Way};
 use super::ring::{Consumer, Producer};
 use super::slots::{Location, Reader, Slots};
 use crate::discover::processor::is_of_amd;
@@ -32,15 +32,6 @@ pub(crate) type Regions = Arc<[Arc<Region>]>;
 
 /// Payloads up to this many bytes travel in the message's line, beside the flag.
 pub(crate) const INLINE_BYTES: usize = 48;
-
-/// How the edges between two ranks use their slots; both ends have it the same.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Way {
-    /// The host has few ranks, and a core for each.
-    pub(crate) roomy: bool,
-    /// This rank's part of the slots, if they go from hand to hand.
-    pub(crate) pool: Option<Arc<Pool>>,
-}
 
 /// The producer's end; the edge lies in the receiver's region.
 #[derive(Debug)]
@@ -98,7 +89,7 @@ impl MemorySend {
         ends: Ends,
         (own, receiver): (Arc<Region>, Arc<Region>),
         consumer: Option<PeerMemory>,
-        Way { roomy, pool }: Way,
+        Way { roomy, sparing, pool }: Way,
     ) -> Result<MemorySend> {
         let place = Place::find(ends, (&own, &receiver), pool.is_some(), roomy)?;
         let number = receiver.layout().slots;
@@ -107,7 +98,7 @@ impl MemorySend {
                 let exchange = Exchange::new(pool, number, (place.slots_count, place.slot_stride));
                 Slots::exchanged(number, exchange)
             }
-            None => Slots::first(number, ends.receivers_region()),
+            None => Slots::first(number, ends.receivers_region(), sparing),
         };
         let producer = Producer::new(place.lines_count, number);
         Ok(MemorySend {
@@ -463,7 +454,7 @@ impl MemoryReceive {
         ends: Ends,
         (own, regions): (Arc<Region>, Regions),
         (sender, lender): (Arc<Region>, Option<PeerMemory>),
-        Way { roomy, pool }: Way,
+        Way { roomy, pool, .. }: Way,
     ) -> Result<MemoryReceive> {
         let place = Place::find(ends, (&sender, &own), pool.is_some(), roomy)?;
         let consumer = Consumer::new(place.lines_count);

@@ -394,9 +394,9 @@ mod tests {
     use ccl_plan::Channel;
     use proptest::prelude::*;
 
-    use super::super::edge::{INLINE_BYTES, MemoryReceive, MemorySend, Way};
+    use super::super::edge::{INLINE_BYTES, MemoryReceive, MemorySend};
     use super::super::layout::Region;
-    use super::super::place::Ends;
+    use super::super::place::{Ends, Way};
     use super::*;
 
     const REUSES: [Option<Reuse>; 3] = [None, Some(Reuse::InTurn), Some(Reuse::AsItGoes)];
@@ -417,7 +417,7 @@ mod tests {
         let regions = [0, 1].map(|_| Arc::new(Region::of_layout(layout)));
         [(0, 1), (1, 0)].map(|(me, other)| {
             let pool = reuse.map(|reuse| Arc::new(Pool::of_rank(&layout, (me, other), reuse)));
-            let way = Way { roomy: reuse == Some(Reuse::InTurn), pool };
+            let way = Way { roomy: reuse == Some(Reuse::InTurn), sparing: false, pool };
             let (own, theirs) = (&regions[me], &regions[other]);
             let out = Ends { sender: me, receiver: other, channel: Channel(0), tag: 0 };
             let send =

@@ -21,12 +21,12 @@ mod visits;
 
 pub use bell::Bell;
 pub(super) use bell::NETWORK_SLEEP;
-pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend, Regions, Way};
+pub(crate) use edge::{INLINE_BYTES, MemoryReceive, MemorySend, Regions};
 pub(crate) use exchange::{MOST_EXCHANGED, Pool, Reuse};
 pub(crate) use layout::{FEW_RANKS, Layout, MOST_EXCHANGING_RANKS};
 pub(crate) use neighbours::{Neighbours, Own};
 pub(crate) use pace::{Filler, Filling};
-pub(crate) use place::Ends;
+pub(crate) use place::{Ends, Way};
 pub(crate) use presence::{Lookout, Presence};
 pub(super) use slots::{Location, Reader};
 pub(crate) use turns::{LONGEST_SLEEP, TurnPatience, Turns};

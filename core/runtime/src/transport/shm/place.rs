@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use ccl_plan::Channel;
 
-use super::exchange::{SlotId, Spot};
+use super::exchange::{Pool, SlotId, Spot};
 use super::layout::{EdgePlace, HeadLine, Region, SLOT_ALIGNMENT, SlotLine};
 use crate::error::{Error, Result};
 use crate::memory::lines::ask_for_all;
@@ -18,6 +18,17 @@ pub(crate) struct Ends {
     pub(crate) receiver: usize,
     pub(crate) channel: Channel,
     pub(crate) tag: u8,
+}
+
+/// How the edges between two ranks use their slots; both ends have it the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Way {
+    /// The host has few ranks, and a core for each.
+    pub(crate) roomy: bool,
+    /// It has more than few ranks, which share cores: few long messages are to be under way.
+    pub(crate) sparing: bool,
+    /// This rank's part of the slots, if they go from hand to hand.
+    pub(crate) pool: Option<Arc<Pool>>,
 }
 
 /// Addresses of one edge. Valid while the regions of both ends are kept.

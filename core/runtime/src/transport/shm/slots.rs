@@ -31,11 +31,22 @@ pub(super) struct Slots {
 /// Which slot comes next.
 #[derive(Debug)]
 enum Order {
-    /// The first free one in this region: one more than the edge's message that last used each, and the one that was chosen for
-    /// a message which is not sent yet.
-    First(usize, Box<[u64]>, Option<usize>),
+    /// The first free one in a region.
+    First(First),
     /// One that was read last, or whose turn it is; and those that others may still read.
     Exchanged(Exchange, Vec<SlotId>),
+}
+
+/// The slots of an edge of which the first free one comes next.
+#[derive(Debug)]
+struct First {
+    region: usize,
+    /// One more than the edge's message that last used each.
+    last: Box<[u64]>,
+    /// The one that was chosen for a message which is not sent yet.
+    reserved: Option<usize>,
+    /// How many its own receiver may not have read yet when a long message is to go in another.
+    most_long: usize,
 }
 
 /// Whoever reads a slot of somebody else's edge.
@@ -59,9 +70,14 @@ pub(in crate::transport) struct Location {
 }
 
 impl Slots {
-    /// So many slots in the region of this number, the first free one of which is used.
-    pub(super) fn first(number: usize, region: usize) -> Slots {
-        Slots::new(number, Order::First(region, vec![0; number].into(), None))
+    /// So many slots in the region of this number, the first free one of which is used; of long messages few are under way if it `spares` the
+    /// caches (ADR 0119).
+    pub(super) fn first(number: usize, region: usize, spares: bool) -> Slots {
+        let most_long = if spares { FEW_LONG.min(number) } else { number };
+        Slots::new(
+            number,
+            Order::First(First { region, last: vec![0; number].into(), reserved: None, most_long }),
+        )
     }
 
     /// Messages are in so many slots at a time, whichever these are.
@@ -85,11 +101,7 @@ impl Slots {
         let readers = &self.readers;
         let is_read = |slot: SlotId| readers.iter().any(|(other, _)| *other == slot);
         let chosen = match &mut self.order {
-            Order::First(region, last, reserved) => {
-                let free = |index: &usize| last[*index] <= released && !is_read(SlotId::new(*index, *region));
-                *reserved = reserved.or_else(|| (0..last.len()).find(free));
-                reserved.map(|index| Spot { slot: SlotId::new(index, *region), offset: 0 })
-            }
+            Order::First(first) => first.choose(released, bytes, is_read),
             Order::Exchanged(exchange, read) => {
                 read.retain(|slot| is_read(*slot) || exchange.rest(*slot));
                 // Relaxed: ordered by the acquire load of the head.
@@ -126,7 +138,7 @@ impl Slots {
     #[inline]
     pub(super) fn go_to_and_fro(&self) -> bool {
         match &self.order {
-            Order::First(..) => false,
+            Order::First(_) => false,
             Order::Exchanged(exchange, _) => exchange.has_heard(),
         }
     }
@@ -134,7 +146,7 @@ impl Slots {
     /// Where a next message of `bytes` bytes goes that will not be in a slot that this rank has just read, as far as is known.
     pub(super) fn ahead(&self, bytes: usize) -> Option<Spot> {
         match &self.order {
-            Order::First(..) => None,
+            Order::First(_) => None,
             Order::Exchanged(exchange, _) => exchange.ahead(bytes),
         }
     }
@@ -147,10 +159,7 @@ impl Slots {
     /// The edge's message `message` uses the chosen slot.
     pub(super) fn take(&mut self, message: u64) {
         match &mut self.order {
-            Order::First(_, last, reserved) => {
-                *reserved = None;
-                last[self.chosen.slot.index()] = message + 1;
-            }
+            Order::First(first) => first.take(self.chosen.slot, message),
             Order::Exchanged(exchange, _) => exchange.take(message, self.chosen, self.bytes),
         }
     }
@@ -167,6 +176,27 @@ impl Slots {
     /// Somebody else reads the chosen slot.
     pub(super) fn share(&mut self, reader: Reader) {
         self.readers.push((self.chosen.slot, reader));
+    }
+}
+
+impl First {
+    fn choose(&mut self, released: u64, bytes: usize, is_read: impl Fn(SlotId) -> bool) -> Option<Spot> {
+        if self.reserved.is_none() {
+            // What others have not read does not count: the receiver's credit depends on itself alone.
+            let unread = || self.last.iter().filter(|last| **last > released).count();
+            if bytes > LONG_BYTES && self.most_long < self.last.len() && unread() >= self.most_long {
+                return None;
+            }
+            let free =
+                |index: &usize| self.last[*index] <= released && !is_read(SlotId::new(*index, self.region));
+            self.reserved = (0..self.last.len()).find(free);
+        }
+        self.reserved.map(|index| Spot { slot: SlotId::new(index, self.region), offset: 0 })
+    }
+
+    fn take(&mut self, slot: SlotId, message: u64) {
+        self.reserved = None;
+        self.last[slot.index()] = message + 1;
     }
 }
 
@@ -189,15 +219,20 @@ unsafe impl Send for Reader {}
 
 /// Slots that are never shared: what the library's own programs need to run without ever waiting for each other for good.
 const CREDIT: usize = 2;
+/// Long messages that may be under way where more than few ranks share cores, whose nearest caches hold so many of all edges (ADR 0119).
+const FEW_LONG: usize = 3;
+const _: () = assert!(FEW_LONG >= CREDIT);
+/// What is longer is long.
+const LONG_BYTES: usize = 32 << 10;
 
 #[cfg(test)]
 mod tests {
     use ccl_plan::Channel;
 
-    use super::super::edge::{MemoryReceive, MemorySend, Regions, Way};
+    use super::super::edge::{MemoryReceive, MemorySend, Regions};
     use super::super::exchange::{Pool, Reuse};
     use super::super::layout::Layout;
-    use super::super::place::Ends;
+    use super::super::place::{Ends, Way};
     use super::*;
 
     const LAYOUT: Layout = Layout { locals: 3, channels: 1, tags: 1, slots: 4, slot_bytes: 9000 };
@@ -215,6 +250,7 @@ mod tests {
         let ends = |sender, receiver| Ends { sender, receiver, channel: Channel(0), tag: 0 };
         let way = |own, other| Way {
             roomy: exchanged,
+            sparing: false,
             pool: exchanged.then(|| Arc::new(Pool::of_rank(&LAYOUT, (own, other), Reuse::InTurn))),
         };
         let (of_0, of_1) = (way(0, 1), way(1, 0));
@@ -304,6 +340,32 @@ mod tests {
             two.release().unwrap();
         }
         assert!(kept > 30, "{kept}");
+    }
+
+    #[test]
+    fn few_long_messages_are_under_way_where_caches_are_spared_whatever_others_have_not_read() {
+        let (long, short) = (LONG_BYTES + 1, LONG_BYTES);
+        let first = |spares| match Slots::first(8, 0, spares).order {
+            Order::First(first) => first,
+            Order::Exchanged(..) => unreachable!("the first free slot is used"),
+        };
+        let send = |first: &mut First, (message, released), bytes, read_by_others: &[usize]| {
+            let place = first.choose(released, bytes, |slot| read_by_others.contains(&slot.index()))?;
+            first.take(place.slot, message);
+            Some(place.slot.index())
+        };
+        let mut all = first(false);
+        let placed: Vec<_> = (0..9).map(|message| send(&mut all, (message, 0), long, &[])).collect();
+        assert_eq!(placed, (0..8).map(Some).chain([None]).collect::<Vec<_>>());
+
+        let mut few = first(true);
+        let placed: Vec<_> = (0..4).map(|message| send(&mut few, (message, 0), long, &[])).collect();
+        assert_eq!(placed, [Some(0), Some(1), Some(2), None]);
+        assert_eq!(send(&mut few, (3, 0), short, &[]), Some(3));
+        // The receiver has released the first two, which others have not read.
+        assert_eq!(send(&mut few, (4, 2), long, &[0, 1]), Some(4));
+        assert_eq!(send(&mut few, (5, 2), long, &[0, 1]), None);
+        assert_eq!(send(&mut few, (5, 3), long, &[0, 1]), Some(2));
     }
 
     #[test]

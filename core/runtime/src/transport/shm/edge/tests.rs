@@ -141,6 +141,7 @@ fn pair(tags: usize) -> [(MemorySend, MemoryReceive); 2] {
     let regions: Regions = [0, 1].map(|_| Arc::new(Region::of_layout(layout))).into();
     let way = |own: usize| Way {
         roomy: false,
+        sparing: false,
         pool: Some(Arc::new(Pool::of_rank(&layout, (own, 1 - own), Reuse::AsItGoes))),
     };
     let ways = [way(0), way(1)];
