@@ -15,7 +15,6 @@ use super::{Bell, EdgeKey, Path, PathKind, ReceiveEdge, Relay, SendEdge, Transpo
 use super::{SharedMemory, TransportSettings, WaitSettings, agree, host};
 use crate::config::NameFilter;
 use crate::discover::cache;
-use crate::discover::processor::is_of_amd;
 use crate::error::{Error, Result};
 use crate::memory::fork;
 use crate::memory::{Footprint, Ledger, Mailbox, MemoryFile, Windows};
@@ -477,10 +476,10 @@ impl Fabric {
         Ok(self.cores_of_one_host()? > 0 && self.is_sparing(&self.connected()?.infos))
     }
 
-    /// Whether this rank's host has more than few ranks, which share cores, and nobody has said what slots there are. AMD processors have few anyway.
+    /// Whether few long messages are to be under way on this rank's host.
     fn is_sparing(&self, infos: &[TransportInfo]) -> bool {
         let (ranks, cores) = self.ranks_and_cores(infos);
-        ranks > FEW_RANKS && ranks > cores && self.settings.lengthens && !is_of_amd()
+        self.settings.spares(ranks, cores)
     }
 
     /// How many ranks this rank's host has, and how many cores those may use.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::connected::{inner_shape, net_shape};
-use super::shm::Layout;
+use super::shm::{FEW_RANKS, Layout};
 use super::waiting::WaitSettings;
 use super::{FaultRule, NetSettings, TraceLog};
 use crate::discover::processor::is_of_amd;
@@ -148,6 +148,12 @@ impl TransportSettings {
         }
     }
 
+    /// Whether few long messages are to be under way on a host of so many ranks and cores: more than few ranks share cores, and nobody has said
+    /// what slots there are. AMD processors have few anyway (ADR 0119).
+    pub(super) fn spares(&self, ranks: usize, cores: usize) -> bool {
+        ranks > FEW_RANKS && ranks > cores && self.lengthens && !is_of_amd()
+    }
+
     /// What each of n ranks takes, `locals` of which share memory with it, itself among them: before any
     /// edge is used, and when all are. The control connection aside; sockets are counted as connections,
     /// which serve both ways as those of the socket network do.
@@ -230,6 +236,18 @@ mod tests {
                 let long = Layout { slots: longer.0, slot_bytes: longer.1, ..layout };
                 assert_eq!(long.bytes(), layout.bytes(), "{slot_bytes}");
             }
+        });
+    }
+
+    #[test]
+    fn caches_are_spared_where_more_than_few_ranks_share_cores() {
+        let usual = TransportSettings { lengthens: true, ..TransportSettings::default() };
+        let asked = TransportSettings { lengthens: false, ..usual.clone() };
+        on_each(|| {
+            let hosts = [(8, 2), (5, 4), (4, 2), (8, 8)];
+            let spares = hosts.map(|(ranks, cores)| usual.spares(ranks, cores));
+            assert_eq!(spares, [!is_of_amd(), !is_of_amd(), false, false]);
+            assert!(!asked.spares(8, 2));
         });
     }
 
