@@ -84,6 +84,7 @@ fn news_from_the_network_end_a_sleep() {
     let wait = WaitSettings {
         spin: Duration::ZERO,
         yielding: Duration::ZERO,
+        alone: Duration::ZERO,
         first_sleep: forever,
         longest_sleep: forever,
     };

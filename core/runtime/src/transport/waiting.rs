@@ -15,6 +15,8 @@ pub struct WaitSettings {
     pub spin: Duration,
     /// then yield the core in a loop this long,
     pub yielding: Duration,
+    /// or this long if nobody else had the core meanwhile,
+    pub alone: Duration,
     /// then sleep, this long at first and each time twice as long,
     pub first_sleep: Duration,
     /// up to this long.
@@ -31,6 +33,8 @@ pub struct Waiter {
     spins: u32,
     /// or yields.
     yields: u32,
+    /// Whether nobody else had the core in any yield in doubt.
+    alone: bool,
     /// When the clock was first read; `None` before.
     since: Option<Instant>,
     next_sleep: Duration,
@@ -61,17 +65,25 @@ impl WaitSettings {
     /// These settings where all messages come from a network that says where to look for them: the system
     /// wakes whoever sleeps. Where ranks have to share cores they sleep after some yields, and after one that took
     /// long: a thread that is no rank had the core until its time was over, and who sleeps is woken into its place.
+    /// Whom nobody took the core from in any of them looks on for a while: who is waited for is at work elsewhere.
     #[must_use]
     pub fn with_watched_network(self) -> WaitSettings {
-        let yielding = if self.crowded() { Duration::ZERO } else { self.yielding };
-        WaitSettings { yielding, first_sleep: self.longest_sleep, ..self }
+        let (yielding, alone) =
+            if self.crowded() { (Duration::ZERO, ALONE) } else { (self.yielding, self.alone) };
+        WaitSettings { yielding, alone, first_sleep: self.longest_sleep, ..self }
     }
 
     /// These settings where looking costs others more than a late look costs anybody.
     #[must_use]
     pub(crate) fn unhurried(self) -> WaitSettings {
         let longest_sleep = self.first_sleep;
-        WaitSettings { spin: Duration::ZERO, yielding: Duration::ZERO, longest_sleep, ..self }
+        WaitSettings {
+            spin: Duration::ZERO,
+            yielding: Duration::ZERO,
+            alone: Duration::ZERO,
+            longest_sleep,
+            ..self
+        }
     }
 
     /// Whether spinning would keep a peer from running.
@@ -95,6 +107,7 @@ impl Default for WaitSettings {
         WaitSettings {
             spin: Duration::from_micros(50),
             yielding: YIELDING,
+            alone: Duration::ZERO,
             first_sleep: Duration::from_micros(50),
             longest_sleep: Duration::from_millis(1),
         }
@@ -110,6 +123,7 @@ impl Waiter {
             settings: *settings,
             spins,
             yields,
+            alone: true,
             since: None,
             next_sleep: settings.first_sleep,
             armed: None,
@@ -139,6 +153,7 @@ impl Waiter {
     #[inline]
     pub fn reset(&mut self) {
         (self.spins, self.yields) = self.settings.allowance();
+        self.alone = true;
         if self.since.is_some() {
             self.begin_again();
         }
@@ -148,9 +163,20 @@ impl Waiter {
     fn yield_in_doubt(&mut self) {
         let before = Instant::now();
         std::thread::yield_now();
-        if before.elapsed() > LONGEST_TURN {
+        self.yielded(before.elapsed());
+    }
+
+    /// A yield in doubt took that long.
+    fn yielded(&mut self, away: Duration) {
+        self.alone &= away < SHORTEST_TURN;
+        if away > LONGEST_TURN {
             self.yields = 0;
         }
+    }
+
+    /// How long to yield by the clock before the first sleep.
+    fn yielding(&self) -> Duration {
+        if self.alone { self.settings.yielding.max(self.settings.alone) } else { self.settings.yielding }
     }
 
     #[cold]
@@ -167,7 +193,7 @@ impl Waiter {
         let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
         if waited < self.settings.spin {
             self.spins = SPINS;
-        } else if waited < self.settings.spin + self.settings.yielding {
+        } else if waited < self.settings.spin + self.yielding() {
             self.yields = YIELDS;
         } else {
             self.sleep(bell);
@@ -221,8 +247,12 @@ const SPINS: u32 = 64;
 const YIELDS: u32 = 8;
 /// Yields before a sleep from which news wake: 16 to 32 measured best with 4 and 8 ranks on two cores.
 const WATCHED_YIELDS: u32 = 32;
-/// A rank that shares a core gives it back sooner.
+/// A rank that shares a core gives it back sooner,
 const LONGEST_TURN: Duration = Duration::from_millis(1);
+/// and two changes of who has it take longer.
+const SHORTEST_TURN: Duration = Duration::from_nanos(1500);
+/// A mebibyte takes half as long over a host's own network.
+const ALONE: Duration = Duration::from_micros(300);
 /// Ranks on a core that may wake up each millisecond.
 const RANKS_OF_A_CROWD: usize = 8;
 /// A bell that was missed is not noticed sooner where ranks crowd.
@@ -236,6 +266,7 @@ mod tests {
         WaitSettings {
             spin: Duration::from_micros(20),
             yielding: Duration::from_micros(20),
+            alone: Duration::ZERO,
             first_sleep: Duration::from_millis(1),
             longest_sleep: Duration::from_millis(4),
         }
@@ -280,5 +311,30 @@ mod tests {
         assert!(usual.with_network().longest_sleep < usual.longest_sleep);
         assert_eq!(usual.with_watched_network().yielding, usual.yielding);
         assert!(usual.on_host(3, 2).with_watched_network().yielding.is_zero());
+    }
+
+    #[test]
+    fn who_has_a_shared_core_for_itself_looks_on_before_it_sleeps() {
+        let watched = settings().on_host(3, 2).with_watched_network();
+        let waiter = || {
+            let mut waiter = Waiter::new(&watched);
+            (0..WATCHED_YIELDS).for_each(|_| waiter.pause(None));
+            assert!(waiter.yields == 0 && waiter.since.is_none());
+            waiter.alone = true;
+            waiter
+        };
+        let mut alone = waiter();
+        alone.yielded(SHORTEST_TURN / 2);
+        alone.pause_by_clock(None);
+        assert_eq!(alone.yields, YIELDS);
+
+        let mut sharing = waiter();
+        sharing.yielded(SHORTEST_TURN * 2);
+        let sleep = sharing.next_sleep;
+        sharing.pause_by_clock(None);
+        assert!(sharing.yields == 0 && sharing.next_sleep == sleep.min(watched.longest_sleep), "it slept");
+        sharing.reset();
+        assert_eq!(sharing.yielding(), ALONE, "it tries again");
+        assert!(Waiter::new(&watched.unhurried()).yielding().is_zero());
     }
 }
