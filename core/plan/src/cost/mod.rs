@@ -320,22 +320,16 @@ pub fn cost(
 
 /// From how many bytes on a message of a collective among `n` ranks is better read where the sender has it than copied
 /// into slots and out of them, if all of its messages can be; `None` if however long it is not. Measured: ADR 0029 and,
-/// since slots serve several receivers, 0032; on a newer processor 0075.
+/// since slots serve several receivers, 0032; on newer processors 0075 and 0124.
 pub const fn read_from_bytes(collective: Collective, n: u32) -> Option<u64> {
     match collective {
         // Every rank sends and receives at the same time, and one copy is less work than two; but one to a slot that
         // serves many is less work than each receiver's call into the kernel.
         Collective::AllGather | Collective::AllGatherV if n > 6 => None,
         Collective::AllGather | Collective::AllGatherV if n > 3 => Some(128 << 10),
-        // One peer's slots are fast enough, and what they bring is folded on the way.
-        Collective::ReduceScatter
-        | Collective::ReduceScatterV
-        | Collective::Scatter
-        | Collective::ScatterV
-            if n == 2 =>
-        {
-            None
-        }
+        // One peer's slots are fast enough, and what they bring is folded on the way; so are those of three.
+        Collective::ReduceScatter | Collective::ReduceScatterV if n == 2 || n == 4 => None,
+        Collective::Scatter | Collective::ScatterV if n == 2 => None,
         Collective::AllGather
         | Collective::AllGatherV
         | Collective::ReduceScatter

@@ -224,9 +224,12 @@ impl Inputs {
             }
         }
         user.iter().for_each(|user| fingerprint.word(user.plan().fingerprint()));
-        for Rule { collective, up_to, choice } in rules {
+        for Rule { collective, from, up_to, choice } in rules {
             let what = [*collective as u64, *up_to, choice.algorithm as u64, choice.channels.into()];
             what.into_iter().for_each(|word| fingerprint.word(word));
+            if *from > 0 {
+                fingerprint.word(*from);
+            }
         }
         advice.add_to(&mut fingerprint);
         fingerprint.finish()
@@ -272,7 +275,7 @@ impl Standing {
         match self {
             Standing::Chosen => "chosen",
             Standing::Slower => "takes longer",
-            Standing::RuledOut => "a rule of the tuning file names another",
+            Standing::RuledOut => "a rule of the tuning file or for mapped buffers names another",
             Standing::AdvisedAgainst => "the tuner plugin advises another",
             Standing::NotAllowed => "not allowed",
             Standing::TooManyPeers => "needs edges with too many peers",

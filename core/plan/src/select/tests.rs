@@ -553,7 +553,7 @@ fn every_input_is_in_the_fingerprint() {
 fn rules_stand_above_the_model_where_they_fit() {
     let rule = |up_to, algorithm, channels| {
         let (collective, choice) = (Collective::AllReduce, Choice { algorithm, channels });
-        Rule { collective, up_to, choice }
+        Rule { collective, from: 0, up_to, choice }
     };
     let rules = vec![
         rule(100_000, Algorithm::Rabenseifner, 2),
@@ -586,6 +586,24 @@ fn rules_stand_above_the_model_where_they_fit() {
     assert_ne!(level.choose(Collective::AllReduce, 64).algorithm, Algorithm::Ring);
 }
 
+#[test]
+fn a_rule_says_nothing_of_smaller_sizes_than_it_begins_with() {
+    let choice = Choice { algorithm: Algorithm::Rabenseifner, channels: 1 };
+    let rule = Rule { collective: Collective::AllReduce, from: 3000, up_to: 5000, choice };
+    let ruled = Inputs { rules: vec![rule], ..inputs(8, Rates::SHARED_MEMORY) };
+    let selection = Selection::new(ruled.clone()).unwrap();
+    let plain = Selection::new(inputs(8, Rates::SHARED_MEMORY)).unwrap();
+    for bytes in [3000, 4096, 5000] {
+        assert_eq!(selection.choose(Collective::AllReduce, bytes), choice);
+    }
+    for bytes in [8, 2999, 5001, u64::MAX] {
+        let of_model = plain.choose(Collective::AllReduce, bytes);
+        assert!(of_model != choice && selection.choose(Collective::AllReduce, bytes) == of_model, "{bytes}");
+    }
+    let from_first = Inputs { rules: vec![Rule { from: 0, ..rule }], ..ruled.clone() };
+    assert_ne!(from_first.fingerprint(), ruled.fingerprint());
+}
+
 /// Advice on all-reduce: sizes from, to, and the algorithm.
 fn advice(given: &[(u64, u64, Algorithm)]) -> Advice {
     let advised = |&(from, up_to, algorithm): &(u64, u64, Algorithm)| {
@@ -598,7 +616,7 @@ fn advice(given: &[(u64, u64, Algorithm)]) -> Advice {
 #[test]
 fn advice_stands_above_rules_and_below_the_callers_wishes() {
     let ring = Choice { algorithm: Algorithm::Ring, channels: 1 };
-    let rules = vec![Rule { collective: Collective::AllReduce, up_to: 1 << 20, choice: ring }];
+    let rules = vec![Rule { collective: Collective::AllReduce, from: 0, up_to: 1 << 20, choice: ring }];
     let ruled = Selection::new(Inputs { rules, ..inputs(8, Rates::SHARED_MEMORY) }).unwrap();
     let (rabenseifner, bush) = (Algorithm::Rabenseifner, Algorithm::Bruck);
     let given = advice(&[(1000, 3000, rabenseifner), (4000, 5000, bush), (1 << 22, u64::MAX, rabenseifner)]);
@@ -625,7 +643,7 @@ fn advice_stands_above_rules_and_below_the_callers_wishes() {
 #[test]
 fn a_tuner_may_choose_from_what_fits_and_sees_first_what_would_be_chosen() {
     let ring = Choice { algorithm: Algorithm::Ring, channels: 2 };
-    let rules = vec![Rule { collective: Collective::AllReduce, up_to: 1 << 20, choice: ring }];
+    let rules = vec![Rule { collective: Collective::AllReduce, from: 0, up_to: 1 << 20, choice: ring }];
     let wish = Inputs { rules, allow: "^one_shot".parse().unwrap(), ..inputs(8, Rates::SHARED_MEMORY) };
     let selection = Selection::new(wish).unwrap();
     let usable = selection.usable(Collective::AllReduce, &[8, 1 << 20, 1 << 22]);

@@ -134,7 +134,7 @@ impl fmt::Display for Explanation {
 mod tests {
     use std::cell::Cell;
 
-    use ccl_plan::Shape;
+    use ccl_plan::{Algorithm, Shape};
 
     use super::*;
     use crate::discover::processor::is_of_amd;
@@ -204,6 +204,28 @@ mod tests {
     fn unmapped(algorithms: &str) -> Config {
         let usual = Config::builder().set("CCL_TUNING_FILE", "none").set("CCL_MAPPED_BYTES", "0");
         usual.set("CCL_TIMEOUT", "20").set("CCL_ALGO", algorithms).build().unwrap()
+    }
+
+    #[test]
+    fn ranks_of_one_process_choose_plans_that_work_in_their_buffers() {
+        let chosen = |algorithms: &str| {
+            let usual = Config::builder().set("CCL_TUNING_FILE", "none").set("CCL_TIMEOUT", "20");
+            let config = usual.set("CCL_ALGO", algorithms).build().unwrap();
+            let said = crate::local::run_with(&config, 6, |comm| {
+                let all = [Collective::AllReduce, Collective::ReduceScatter, Collective::Broadcast];
+                let said = all.map(|collective| comm.explain(collective, Dtype::I8, 1 << 20, Rank(0)));
+                said.into_iter()
+                    .map(|said| said.map(|s| (s.choice.algorithm, s.carried)))
+                    .collect::<Result<Vec<_>>>()
+            });
+            said.unwrap()
+        };
+        let mapped = [Algorithm::TwoShot, Algorithm::Direct, Algorithm::Direct].map(|a| (a, Carried::Mapped));
+        assert!(chosen("").iter().all(|said| *said == mapped));
+        for said in chosen("allreduce:ring") {
+            assert_eq!(said[0].0, Algorithm::Ring, "what the user asks for");
+            assert_eq!(said[1..], mapped[1..]);
+        }
     }
 
     #[test]

@@ -176,6 +176,7 @@ impl Communicator {
         let channels = device
             .as_ref()
             .map_or_else(|| Channels::all(plans::most_channels(config)), |device| device.channels());
+        let mapped = hosted && fabric.one_process() && config.mapped() > 0;
         let links @ (reach, ..) = match device.as_ref().and_then(|device| device.reach()) {
             // What devices do takes no core's time.
             Some((reach, multicast)) => (reach, 0, multicast),
@@ -188,6 +189,7 @@ impl Communicator {
         // In a host ranks go through memory, unless they are not to anywhere.
         let near = if network_only { Reach::Loopback } else { Reach::Memory };
         let selection = plans::tuned_selection((config, channels), n, links, (whole, near), &tuning)?;
+        let selection = plans::mapped_selection(selection, mapped.then(|| config.mapped()))?;
         let chunk_bytes = config.chunk_bytes().map_or(reach.chunk_bytes(), |bytes| bytes as usize);
         let direct = if all.used { Direct::Never } else { direct };
         let own_slot_bytes = own_slot_bytes(&fabric, device.as_deref(), hosted);
@@ -209,7 +211,6 @@ impl Communicator {
         };
         let cut =
             Cut { slot_bytes, own_slot_bytes, chunk_bytes, room, direct, lends_on_the_way, mapped_bytes };
-        let mapped = fabric.one_process() && mapped_bytes > 0;
         let selection = if asks {
             let comm = (rank, n, fabric.number()?);
             let facts = Facts::new(comm, &nodes, reach, channels.collectives, chunk_bytes, mapped, config);

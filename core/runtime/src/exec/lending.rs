@@ -109,11 +109,13 @@ pub(super) const fn read_where_tried(
 }
 
 /// Up to how many bytes of all ranks together messages of a collective are read by ranks that share cores, without a trial: what
-/// has left the caches is as fast to be copied twice, by both ends (ADR 0067). In an all-to-all each rank has many peers whose
-/// slots it would have to go through in turn, however long its blocks are (ADR 0075).
+/// has left the caches is as fast to be copied twice, by both ends (ADR 0067). Of an all-gather that is all that each rank has, and the
+/// kernel stores through the caches (ADR 0124). In an all-to-all each rank has many peers whose slots it would have to go through in
+/// turn, however long its blocks are (ADR 0075).
 pub(super) const fn most_read_bytes(collective: Collective) -> usize {
     match collective {
         Collective::AllToAll | Collective::AllToAllV => usize::MAX,
+        Collective::AllGather | Collective::AllGatherV => 12 << 20,
         _ => 48 << 20,
     }
 }
@@ -188,7 +190,10 @@ mod tests {
     #[test]
     fn where_cores_are_shared_only_all_to_alls_are_read_however_long() {
         let read = |bytes| Collective::ALL.into_iter().filter(move |c| bytes <= most_read_bytes(*c));
-        assert_eq!(read(48 << 20).count(), Collective::ALL.len());
+        assert_eq!(read(12 << 20).count(), Collective::ALL.len());
+        let longer: Vec<_> = read(48 << 20).collect();
+        assert_eq!(longer.len(), Collective::ALL.len() - 2);
+        assert!(!longer.contains(&Collective::AllGather) && !longer.contains(&Collective::AllGatherV));
         let of_any_length: Vec<_> = read(1 << 40).collect();
         assert_eq!(of_any_length, [Collective::AllToAll, Collective::AllToAllV]);
     }

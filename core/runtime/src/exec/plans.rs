@@ -609,6 +609,14 @@ pub(crate) fn tuned_selection(
     })
 }
 
+/// The same where all ranks are in one process, and calls of so many bytes and more, if any, work in their buffers.
+pub(crate) fn mapped_selection(selection: Selection, from: Option<u64>) -> Result<Selection> {
+    let Some(from) = from else { return Ok(selection) };
+    let mut inputs = selection.inputs().clone();
+    inputs.rules.extend(mapped::rules(from, &inputs.rules));
+    select(inputs)
+}
+
 fn select(inputs: Inputs) -> Result<Selection> {
     Selection::new(inputs).map_err(|error| {
         Error::usage(

@@ -220,7 +220,7 @@ impl TunedRule {
             format!("expected an algorithm of {collective} ({}), found {}", names.join(", "), self.algorithm)
         })?;
         let choice = Choice { algorithm, channels: self.channels };
-        Ok(Rule { collective, up_to: self.up_to_bytes.unwrap_or(u64::MAX), choice })
+        Ok(Rule { collective, from: 0, up_to: self.up_to_bytes.unwrap_or(u64::MAX), choice })
     }
 }
 
@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(tuning.rates(Reach::Memory), Rates::SHARED_MEMORY);
         let ring = Choice { algorithm: Algorithm::Ring, channels: 1 };
         let direct = Choice { algorithm: Algorithm::Direct, channels: 2 };
-        let all_reduce = Rule { collective: Collective::AllReduce, up_to: 64, choice: ring };
-        let broadcast = Rule { collective: Collective::Broadcast, up_to: u64::MAX, choice: direct };
+        let all_reduce = Rule { collective: Collective::AllReduce, from: 0, up_to: 64, choice: ring };
+        let broadcast = Rule { collective: Collective::Broadcast, from: 0, up_to: u64::MAX, choice: direct };
         assert_eq!(tuning.rules(Reach::Memory, 4), [all_reduce, broadcast]);
         assert_eq!(tuning.rules(Reach::Memory, 5), [broadcast]);
         assert_eq!(tuning.rules(Reach::Network, 4), [broadcast]);

@@ -82,7 +82,7 @@ impl OneShot {
         let up_to = OneShot::most_bytes(said, config.proto(), n) as u64;
         let choice = Choice { algorithm: Special::OneShot.algorithm(), channels: 1 };
         let speaks = up_to > 0 && others.iter().all(|rule| rule.collective != collective);
-        speaks.then_some(Rule { collective, up_to, choice })
+        speaks.then_some(Rule { collective, from: 0, up_to, choice })
     }
 
     /// Its device memory, but for inboxes.

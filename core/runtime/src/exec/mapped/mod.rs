@@ -21,6 +21,7 @@
 mod entry;
 mod job;
 
+use ccl_plan::select::{Choice, Rule};
 use ccl_plan::{Algorithm, Channel, Collective, Rank};
 
 use self::entry::{Entry, UNMAPPED};
@@ -77,6 +78,18 @@ pub(super) fn has_path(collective: Collective, algorithm: Algorithm) -> bool {
             | (Collective::ReduceScatter, Algorithm::Direct)
             | (Collective::AllGather | Collective::Broadcast, Algorithm::Direct | Algorithm::Ring)
     )
+}
+
+/// What stands above the cost model, which knows nothing of this path, where all ranks are in one process: from so many bytes on
+/// it is faster than any other plan's steps (ADR 0123). Nothing where one of `others` says something of the collective.
+pub(super) fn rules(from: u64, others: &[Rule]) -> Vec<Rule> {
+    let rule = |(collective, algorithm, least)| {
+        let choice = Choice { algorithm, channels: 1 };
+        Rule { collective, from: from.max(least), up_to: u64::MAX, choice }
+    };
+    let mut rules = Vec::from(FASTER.map(rule));
+    rules.retain(|rule| others.iter().all(|other| other.collective != rule.collective));
+    rules
 }
 
 impl Mapped {
@@ -250,6 +263,36 @@ fn gave_up(peer: Rank) -> Stop {
     Reason::Failed(error.with_peer(peer)).into()
 }
 
+/// Which plans are faster here than any other's steps, and from how many bytes on at least: a broadcast reads all of its root's buffer
+/// from one core.
+const FASTER: [(Collective, Algorithm, u64); 3] = [
+    (Collective::AllReduce, Algorithm::TwoShot, 0),
+    (Collective::ReduceScatter, Algorithm::Direct, 0),
+    (Collective::Broadcast, Algorithm::Direct, 256 << 10),
+];
+
 /// Stores go around the cache if all buffers together exceed so small a share of the last-level cache.
 /// Others use it too, and a store through it reads the line first.
 const CACHE_SHARE: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_name_plans_that_have_a_path_from_where_it_is_taken() {
+        let rules = rules(64 << 10, &[]);
+        assert!(rules.iter().all(|rule| has_path(rule.collective, rule.choice.algorithm)));
+        assert_eq!(rules.iter().map(|rule| rule.from >> 10).collect::<Vec<_>>(), [64, 64, 256]);
+    }
+
+    #[test]
+    fn what_a_tuning_file_says_of_a_collective_stands() {
+        let choice = Choice { algorithm: Algorithm::Ring, channels: 1 };
+        let said = Rule { collective: Collective::AllReduce, from: 0, up_to: 64, choice };
+        let rules = rules(64 << 10, &[said]);
+        assert!(
+            rules.len() == FASTER.len() - 1 && rules.iter().all(|rule| rule.collective != said.collective)
+        );
+    }
+}
