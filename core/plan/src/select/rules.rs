@@ -25,8 +25,8 @@ pub(super) fn ruling(rules: &[Rule], collective: Collective, bytes: u64) -> Opti
     rules.iter().filter(speaks).min_by_key(|rule| rule.up_to).map(|rule| rule.choice)
 }
 
-/// Where decisions for a collective may change: at powers of two, where a rule ends or before one begins, and at sizes of the caller's. Ends
-/// with `u64::MAX`.
+/// Where decisions for a collective may change: at powers of two, where a rule ends or before one begins, and at sizes of
+/// the caller's. Ends with `u64::MAX`.
 pub(super) fn bounds(
     rules: &[Rule],
     collective: Collective,

@@ -318,9 +318,8 @@ mod tests {
         let watched = settings().on_host(3, 2).with_watched_network();
         let waiter = || {
             let mut waiter = Waiter::new(&watched);
-            (0..WATCHED_YIELDS).for_each(|_| waiter.pause(None));
-            assert!(waiter.yields == 0 && waiter.since.is_none());
-            waiter.alone = true;
+            // Whatever its yields would take on this machine.
+            waiter.yields = 0;
             waiter
         };
         let mut alone = waiter();
@@ -330,9 +329,9 @@ mod tests {
 
         let mut sharing = waiter();
         sharing.yielded(SHORTEST_TURN * 2);
-        let sleep = sharing.next_sleep;
+        let start = Instant::now();
         sharing.pause_by_clock(None);
-        assert!(sharing.yields == 0 && sharing.next_sleep == sleep.min(watched.longest_sleep), "it slept");
+        assert!(sharing.yields == 0 && start.elapsed() >= watched.first_sleep, "it slept");
         sharing.reset();
         assert_eq!(sharing.yielding(), ALONE, "it tries again");
         assert!(Waiter::new(&watched.unhurried()).yielding().is_zero());
