@@ -51,13 +51,13 @@ pub fn gpu_suite() -> [PathBuf; 3] {
     ]
 }
 
-/// An example of the crate of the tools, built for release; brought up to date by each call.
-pub fn example(name: &str) -> PathBuf {
+/// The binary `ccl`, built for release; brought up to date by each call.
+pub fn released_ccl() -> PathBuf {
     let target = target_folder();
     let mut cargo = cargo();
-    cargo.args(["build", "--release", "--quiet", "-p", "ccl-tools", "--example", name]);
+    cargo.args(["build", "--release", "--quiet", "-p", "ccl-tools", "--bins"]);
     succeeds(cargo.arg("--target-dir").arg(&target));
-    target.join("release/examples").join(name)
+    target.join("release/ccl")
 }
 
 /// `cargo test` of this workspace with these arguments, in the profile of the calling test; ended after `limit_s`

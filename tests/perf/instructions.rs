@@ -2,6 +2,7 @@
 //! the machine is, so they fail for a reason.
 
 use std::path::Path;
+use std::thread;
 
 use ccl_tests::{program, skip};
 
@@ -23,12 +24,19 @@ fn small_calls_take_few_instructions() {
         return skip("small_calls_take_few_instructions", "valgrind is not installed");
     }
     // Built for release: what it takes in other profiles nobody uses.
-    let small_call = program::example("small_call");
+    let ccl = program::released_ccl();
+    let counted = thread::scope(|scope| {
+        let counts = MOST.map(|(operation, _)| {
+            let ccl = &ccl;
+            scope.spawn(move || {
+                let few = counted(ccl, operation, CALLS);
+                (counted(ccl, operation, 2 * CALLS) - few) / CALLS
+            })
+        });
+        counts.map(|count| count.join().expect("callgrind counts"))
+    });
     let mut over = Vec::new();
-    for (operation, most) in MOST {
-        let few = counted(&small_call, operation, CALLS);
-        let many = counted(&small_call, operation, 2 * CALLS);
-        let each = (many - few) / CALLS;
+    for ((operation, most), each) in MOST.into_iter().zip(counted) {
         println!("{operation}: {each} instructions, at most {most}");
         assert!(each > 50, "{operation}: {each} instructions are no call");
         if each > most {
@@ -39,10 +47,11 @@ fn small_calls_take_few_instructions() {
 }
 
 /// Instructions of all of `calls` calls.
-fn counted(small_call: &Path, operation: &str, calls: u64) -> u64 {
+fn counted(ccl: &Path, operation: &str, calls: u64) -> u64 {
     let mut valgrind = program::command(LIMIT_S, "valgrind");
-    valgrind.args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*counted*"]);
-    valgrind.args(["--callgrind-out-file=/dev/null"]).arg(small_call).args([operation, &calls.to_string()]);
+    valgrind.args(["--tool=callgrind", "--collect-atstart=no", "--toggle-collect=*small_call*"]);
+    valgrind.args(["--callgrind-out-file=/dev/null"]).arg(ccl);
+    valgrind.args(["counted", operation, &calls.to_string()]);
     let text = program::both(&program::succeeds(&mut valgrind));
     let collected = text.lines().find_map(|line| line.split_once("Collected : "));
     let (_, number) = collected.unwrap_or_else(|| panic!("callgrind counted nothing:\n{text}"));

@@ -2,6 +2,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod counted;
 mod doctor;
 mod perf;
 mod plan;
@@ -40,6 +41,8 @@ enum Command {
     Topo(topo::Args),
     Trace(trace::Args),
     Tune(tune::Args),
+    #[command(hide = true)]
+    Counted(counted::Args),
     #[command(name = ranks::shim::NAME, hide = true)]
     Rank(ranks::shim::Args),
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Topo(args) => topo::main(&args),
         Command::Trace(args) => trace::main(&args),
         Command::Tune(args) => tune::main(&args),
+        Command::Counted(args) => counted::main(&args),
         Command::Rank(args) => ranks::shim::main(&args),
     };
     outcome.unwrap_or_else(|error| {
