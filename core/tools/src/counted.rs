@@ -10,7 +10,7 @@ use ccl::{Communicator, Rank, ReduceOp, Request, Result, local};
 
 /// Make small calls whose instructions callgrind counts.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     operation: Operation,
     /// How many calls.
     calls: u32,
@@ -30,7 +30,7 @@ enum Operation {
     Barrier,
 }
 
-pub fn main(args: &Args) -> Result<ExitCode> {
+pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     let operation = args.operation;
     let begun = AtomicU32::new(0);
     local::run(2, |comm| {
