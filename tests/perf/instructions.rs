@@ -25,22 +25,25 @@ fn small_calls_take_few_instructions() {
     }
     // Built for release: what it takes in other profiles nobody uses.
     let ccl = program::released_ccl();
-    let counted = thread::scope(|scope| {
-        let counts = MOST.map(|(operation, _)| {
-            let ccl = &ccl;
-            scope.spawn(move || {
-                let few = counted(ccl, operation, CALLS);
-                (counted(ccl, operation, 2 * CALLS) - few) / CALLS
-            })
-        });
-        counts.map(|count| count.join().expect("callgrind counts"))
-    });
     let mut over = Vec::new();
-    for ((operation, most), each) in MOST.into_iter().zip(counted) {
-        println!("{operation}: {each} instructions, at most {most}");
-        assert!(each > 50, "{operation}: {each} instructions are no call");
-        if each > most {
-            over.push(format!("{operation}: {each} instructions, expected at most {most}"));
+    for pair in MOST.chunks(AT_ONCE) {
+        let counted: Vec<u64> = thread::scope(|scope| {
+            let each = |&(operation, _): &(&'static str, u64)| {
+                let ccl = &ccl;
+                scope.spawn(move || {
+                    let few = counted(ccl, operation, CALLS);
+                    (counted(ccl, operation, 2 * CALLS) - few) / CALLS
+                })
+            };
+            let running: Vec<_> = pair.iter().map(each).collect();
+            running.into_iter().map(|count| count.join().expect("callgrind counts")).collect()
+        });
+        for (&(operation, most), each) in pair.iter().zip(counted) {
+            println!("{operation}: {each} instructions, at most {most}");
+            assert!(each > 50, "{operation}: {each} instructions are no call");
+            if each > most {
+                over.push(format!("{operation}: {each} instructions, expected at most {most}"));
+            }
         }
     }
     assert!(over.is_empty(), "{}", over.join("\n"));
@@ -60,4 +63,6 @@ fn counted(ccl: &Path, operation: &str, calls: u64) -> u64 {
 
 /// Enough that a call that goes another way now and then does not show.
 const CALLS: u64 = 40;
+/// How many are counted beside each other: more than there are cores, and a peer may not have done its part in time.
+const AT_ONCE: usize = 2;
 const LIMIT_S: u64 = 120;
