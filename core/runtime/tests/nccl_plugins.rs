@@ -53,7 +53,7 @@ fn every_version_carries_an_all_reduce() {
 
 #[test]
 fn a_connection_that_never_comes_ends_at_the_deadline() {
-    for version in [8, 11] {
+    let at_the_deadline = |version| {
         let file = toy(&format!("nccl_nothing_{version}"), version, &["-DTOY_FAULT=5"]);
         let config = config_with("5s", &[("NCCL_NET_PLUGIN", &file)]);
         let started = Instant::now();
@@ -64,7 +64,8 @@ fn a_connection_that_never_comes_ends_at_the_deadline() {
             ended.unwrap().into_iter().map(|error| error.unwrap_err().to_string()).collect();
         let named = |text: &String| text.contains(&format!("network Toy{version}: poll_connect: expected a"));
         assert!(texts.iter().any(named), "{texts:?}");
-    }
+    };
+    std::thread::scope(|scope| [8, 11].map(|version| _ = scope.spawn(move || at_the_deadline(version))));
 }
 
 #[test]

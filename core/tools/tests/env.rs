@@ -2,38 +2,19 @@
 //! settings that come from one.
 #![expect(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod kit;
+
+use std::path::PathBuf;
 
 use serde_json::Value;
 
-/// The plugin of a source file under the root, compiled with these flags.
-fn compile(source: &str, name: &str, flags: &[&str]) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let output = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("lib{name}.so"));
-    let mut command = Command::new("cc");
-    command.args(["-std=c11", "-Wall", "-O1", "-shared", "-fPIC", "-I"]).arg(root.join("plugins/include"));
-    command.args(flags).arg(root.join(source)).arg("-o").arg(&output).arg("-lpthread");
-    assert!(command.status().expect("these tests need a C compiler named cc").success());
-    output.to_str().unwrap().to_owned()
-}
+use self::kit::{Breach, all_named, ccl, compile, json};
 
 /// A plugin made for NCCL, of one version of its contract, named `Toy<version>`.
 fn toy(name: &str, version: u32, flags: &[&str]) -> String {
     let (version, called) =
         (format!("-DENV_VERSION={version}"), format!("-DVERSIONED_NAME=\"Toy{version}\""));
     compile("plugins/nccl/tests/plugins/toy_env.c", name, &[&[&*version, &called], flags].concat())
-}
-
-fn ccl(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ccl"));
-    command.args(arguments).envs(environment.iter().copied()).output().unwrap()
-}
-
-fn json(output: &Output) -> Value {
-    let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text)
-        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
 fn keeps_all(plugin: &str, environment: &[(&str, &str)]) {
@@ -60,16 +41,7 @@ fn plugins_of_every_contract_keep_every_clause() {
 #[test]
 fn every_breach_is_named_by_its_clause() {
     let plugin = compile("core/tools/tests/plugins/planted_env.c", "env_planted", &[]);
-    for (planted, clause, words) in BREACHES {
-        let check = ["plugin", "check", &plugin, "--json", "--patience", "2", "--clause", clause];
-        let output = ccl(&check, &[("PLANTED", planted)]);
-        let found = json(&output)["clauses"][0].clone();
-        let is_named = found["verdict"] == "breach" && found["words"].as_str().unwrap().contains(words);
-        assert!(
-            is_named && output.status.code() == Some(1),
-            "{planted}: expected \"{words}\", found {found}"
-        );
-    }
+    all_named(&plugin, 2, BREACHES);
     let flag = "-DPLANTED_GET_ENV=0";
     let plugin = compile("core/tools/tests/plugins/planted_env.c", "env_no_entry", &[flag]);
     let report = json(&ccl(&["plugin", "check", &plugin, "--json"], &[]));
@@ -121,7 +93,7 @@ fn the_list_and_the_log_have_a_line_for_each_candidate() {
 }
 
 /// What is planted, the clause that must name it, and words that it must say.
-const BREACHES: &[(&str, &str, &str)] = &[
+const BREACHES: &[Breach] = &[
     ("init_fails", "answers", "no vault today"),
     ("init_hangs", "answers", "blocks: expected init"),
     ("hangs", "answers", "blocks: expected getEnv"),

@@ -1,45 +1,21 @@
 //! `ccl plugin`: what it says of plugins that keep their contract, and of those that break one clause of it.
 #![expect(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
-use std::path::{Path, PathBuf};
+mod kit;
+
+use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 
-/// The plugin of a source file under the root, compiled with these flags.
-fn compile(source: &str, name: &str, flags: &[&str]) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let output = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("lib{name}.so"));
-    let mut command = Command::new("cc");
-    command.args(["-std=c11", "-Wall", "-O1", "-shared", "-fPIC", "-I"]).arg(root.join("plugins/include"));
-    command.args(flags).arg(root.join(source)).arg("-o").arg(&output).arg("-lpthread");
-    assert!(command.status().expect("these tests need a C compiler named cc").success());
-    output.to_str().unwrap().to_owned()
-}
+use self::kit::{Breach, all_named, compile, json, verdict};
 
 fn planted(name: &str, flags: &[&str]) -> String {
     compile("core/tools/tests/plugins/planted.c", name, flags)
 }
 
 fn ccl(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ccl"));
-    command.arg("plugin").args(arguments).envs(environment.iter().copied()).output().unwrap()
-}
-
-/// What it printed, whatever the status.
-fn json(output: &Output) -> Value {
-    let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text)
-        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)))
-}
-
-/// Verdict and words of a clause.
-fn verdict(report: &Value, clause: &str) -> (String, String) {
-    let found = report["clauses"].as_array().unwrap().iter().find(|found| found["clause"] == clause);
-    let found = found.unwrap_or_else(|| panic!("{clause} is not in {report}"));
-    let text = |key: &str| found[key].as_str().unwrap().to_owned();
-    (text("verdict"), text("words"))
+    kit::ccl(&[&["plugin"], arguments].concat(), environment)
 }
 
 /// Every clause is kept, but for those that the plugin has no entries for.
@@ -99,7 +75,7 @@ fn networks_made_for_nccl_keep_what_their_contract_has() {
 
 #[test]
 fn every_breach_is_named_by_its_clause() {
-    all_named(&planted("kit_breaches", &[]), BREACHES);
+    all_named(&planted("kit_breaches", &[]), 4, BREACHES);
 }
 
 #[test]
@@ -119,7 +95,7 @@ fn tuners_made_for_nccl_keep_every_clause_that_concerns_them() {
 
 #[test]
 fn every_breach_of_a_tuner_is_named_by_its_clause() {
-    all_named(&planted_tuner("kit_tuner_breaches", &[]), TUNER_BREACHES);
+    all_named(&planted_tuner("kit_tuner_breaches", &[]), 4, TUNER_BREACHES);
     for (name, flag, words) in [
         ("kit_tuner_version", "-DRULES_VERSION=3", "version 1, found version 3"),
         ("kit_tuner_entry", "-DPLANTED_ADVISE=0", "expected the entry advise"),
@@ -134,30 +110,6 @@ fn every_breach_of_a_tuner_is_named_by_its_clause() {
 
 fn planted_tuner(name: &str, flags: &[&str]) -> String {
     compile("core/tools/tests/plugins/planted_tuner.c", name, flags)
-}
-
-/// Each of these breaches is named by its clause and its words.
-fn all_named(plugin: &str, breaches: &[(&str, &str, &str)]) {
-    let next = AtomicUsize::new(0);
-    let failures: Vec<String> = std::thread::scope(|scope| {
-        let work = || {
-            let take = || breaches.get(next.fetch_add(1, Ordering::Relaxed));
-            std::iter::from_fn(take).filter_map(|breach| objection(plugin, breach)).collect::<Vec<_>>()
-        };
-        // Most of them wait for what never comes.
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
-}
-
-/// What is not as it should be when this breach is planted.
-fn objection(plugin: &str, (planted, clause, words): &(&str, &str, &str)) -> Option<String> {
-    let check = ["check", plugin, "--json", "--patience", "4", "--clause", clause];
-    let output = ccl(&check, &[("PLANTED", planted)]);
-    let (verdict, found) = verdict(&json(&output), clause);
-    let is_named = verdict == "breach" && found.contains(words) && output.status.code() == Some(1);
-    (!is_named).then(|| format!("{planted}: expected {clause} to say \"{words}\", found {verdict}: {found}"))
 }
 
 #[test]
@@ -328,7 +280,7 @@ fn tuners_are_listed_where_one_is_asked_for_or_found() {
 }
 
 /// The same for tuners.
-const TUNER_BREACHES: &[(&str, &str, &str)] = &[
+const TUNER_BREACHES: &[Breach] = &[
     ("second_init", "contexts", "init: expected success, found out of resources"),
     ("one_for_all", "contexts", "expected a context to answer as before when there is another"),
     ("finalize_hangs", "contexts", "blocks: expected finalize"),
@@ -349,7 +301,7 @@ const TUNER_BREACHES: &[(&str, &str, &str)] = &[
 ];
 
 /// What is planted, the clause that must name it, and words that it must say.
-const BREACHES: &[(&str, &str, &str)] = &[
+const BREACHES: &[Breach] = &[
     ("second_init", "contexts", "in init: one context is enough"),
     ("finalize_fails", "contexts", "in finalize: it will not end"),
     ("finalize_hangs", "contexts", "blocks: expected finalize"),

@@ -1,21 +1,13 @@
 //! `ccl plugin check` of profilers: what it says of those that keep their contract, and of those that break one clause of it.
 #![expect(clippy::unwrap_used, reason = "in tests a panic is the verdict")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+mod kit;
+
+use std::process::Output;
 
 use serde_json::Value;
 
-/// The plugin of a source file under the root, compiled with these flags.
-fn compile(source: &str, name: &str, flags: &[&str]) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let output = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("lib{name}.so"));
-    let mut command = Command::new("cc");
-    command.args(["-std=c11", "-Wall", "-O1", "-shared", "-fPIC", "-I"]).arg(root.join("plugins/include"));
-    command.args(flags).arg(root.join(source)).arg("-o").arg(&output).arg("-lpthread");
-    assert!(command.status().expect("these tests need a C compiler named cc").success());
-    output.to_str().unwrap().to_owned()
-}
+use self::kit::{Breach, all_named, ccl, compile, json, verdict};
 
 fn planted(name: &str, flags: &[&str]) -> String {
     compile("core/tools/tests/plugins/planted_profiler.c", name, flags)
@@ -28,21 +20,8 @@ fn toy(version: u32) -> String {
 }
 
 fn check(plugin: &str, arguments: &[&str], environment: &[(&str, &str)]) -> (Value, Output) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ccl"));
-    command.args(["plugin", "check", plugin, "--json"]).args(arguments).envs(environment.iter().copied());
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let report = serde_json::from_str(&text)
-        .unwrap_or_else(|error| panic!("{error}: {text}{}", String::from_utf8_lossy(&output.stderr)));
-    (report, output)
-}
-
-/// Verdict and words of a clause.
-fn verdict(report: &Value, clause: &str) -> (String, String) {
-    let found = report["clauses"].as_array().unwrap().iter().find(|found| found["clause"] == clause);
-    let found = found.unwrap_or_else(|| panic!("{clause} is not in {report}"));
-    let text = |key: &str| found[key].as_str().unwrap().to_owned();
-    (text("verdict"), text("words"))
+    let output = ccl(&[&["plugin", "check", plugin, "--json"], arguments].concat(), environment);
+    (json(&output), output)
 }
 
 /// Every clause is kept, but for those that are skipped.
@@ -75,13 +54,7 @@ fn profilers_made_for_nccl_keep_what_their_contract_has() {
 
 #[test]
 fn every_breach_is_named_by_its_clause() {
-    let plugin = planted("kit_profiler_breaches", &[]);
-    for (name, clause, words) in BREACHES {
-        let (report, output) = check(&plugin, &["--patience", "3", "--clause", clause], &[("PLANTED", name)]);
-        let (verdict, found) = verdict(&report, clause);
-        let is_named = verdict == "breach" && found.contains(words) && output.status.code() == Some(1);
-        assert!(is_named, "{name}: expected {clause} to say \"{words}\", found {verdict}: {found}");
-    }
+    all_named(&planted("kit_profiler_breaches", &[]), 3, BREACHES);
 }
 
 #[test]
@@ -107,7 +80,7 @@ fn a_profiler_that_asks_for_little_is_told_little() {
 }
 
 /// What is planted, the clause that names it, and some of its words.
-const BREACHES: &[(&str, &str, &str)] = &[
+const BREACHES: &[Breach] = &[
     ("no_mask", "mask", "to write the mask, found 0"),
     ("empty_mask", "mask", "found 0x10000000000"),
     ("wide_mask", "mask", "found those after it changed"),
