@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ccl_plan::cost::{Multicast, Rates, cost};
+use ccl_plan::cost::{Make, Multicast, Rates, cost};
 use ccl_plan::machine::Case;
 use ccl_plan::machine::clock::Link;
 use ccl_plan::program::Program;
@@ -291,6 +291,7 @@ fn formulas_are_the_sweep_without_contention() {
         pulls: false,
         shares: false,
         multicast: Multicast::NONE,
+        make: Make::Other,
     };
     for (collective, algorithm) in [
         (AllReduce, Ring),

@@ -10,17 +10,71 @@
 //!
 //! Over sockets a message is the same work wherever its receiver is, and whoever sends or receives most decides.
 
-use super::{Cost, Counts, Rates, SHORT_BYTES};
+use super::{Cost, Counts, Make, Rates, SHORT_BYTES};
 use crate::algo::{Algorithm, rounds};
 use crate::collective::Collective;
+
+/// What messages and bytes over sockets count in single algorithms, measured with 3, 4, 6 and 8 ranks on two cores (ADR 0094, 0127).
+struct Factors {
+    /// Quarters of a message that one takes which is under way with others of its rank, or waits for its rank's turn to pass on what
+    /// came before.
+    message_quarters: u64,
+    /// What a byte takes that is sent out of scratch and received there, of one in user memory.
+    copied_again: f64,
+    /// The same for one that goes to all others at the same time, of one that goes round a ring.
+    spread: f64,
+    /// The same for one that is folded in scratch, of one that a ring folds,
+    folded_apart: f64,
+    /// and for one that is folded with those of many slots.
+    folded_together: f64,
+    /// The same for one that up to 4 ranks fold in a tree and send back in it, of one of an all-reduce in a ring.
+    all_reduced_in_a_tree: f64,
+}
+
+impl Factors {
+    /// Those among `n` ranks. Of up to 4, what each has fits the nearer caches.
+    fn of(make: Make, n: u32) -> Factors {
+        let of = |few: f64, many: f64| if n > 4 { many } else { few };
+        match make {
+            Make::Amd => Factors {
+                message_quarters: 4,
+                copied_again: 1.6,
+                spread: of(1.02, 1.25),
+                folded_apart: 1.4,
+                folded_together: of(1.02, 1.4),
+                all_reduced_in_a_tree: 1.1,
+            },
+            Make::Other => Factors {
+                message_quarters: 5,
+                copied_again: of(1.3, 1.5),
+                spread: of(1.02, 1.15),
+                folded_apart: of(1.0, 1.2),
+                folded_together: of(0.9, 1.1),
+                all_reduced_in_a_tree: 1.05,
+            },
+        }
+    }
+
+    /// A cost whose messages are in company.
+    fn in_company(&self, cost: Cost) -> Cost {
+        let more = |counts: Counts| Counts {
+            messages: (self.message_quarters * counts.messages).div_ceil(4),
+            ..counts
+        };
+        Cost { path: more(cost.path), all: more(cost.all), ..cost }
+    }
+}
 
 /// The cost of a collective over sockets among `n` ranks, more than there are cores.
 pub(super) fn over_sockets(
     collective: Collective,
     algorithm: Algorithm,
-    (n, cores): (u32, u32),
+    n: u32,
+    rates: &Rates,
     cost: Cost,
 ) -> Cost {
+    let factors = Factors::of(rates.make, n);
+    let together = |cost| factors.in_company(cost);
     match (collective, algorithm) {
         (Collective::Broadcast, _) => {
             let sent = match algorithm {
@@ -41,26 +95,30 @@ pub(super) fn over_sockets(
             let all = Counts { messages: cost.all.messages.div_ceil(together), ..cost.all };
             Cost { path, all, waits: 0, ..cost }
         }
-        (Collective::Reduce, _) => in_a_reduce(algorithm, (n, cores), cost),
+        (Collective::Reduce, _) => in_a_reduce(algorithm, (n, rates.cores), cost),
+        (Collective::AllReduce, Algorithm::Binomial) if n <= 4 => {
+            together(with_bytes(factors.all_reduced_in_a_tree, cost))
+        }
         (Collective::AllReduce, _) => with_bytes(in_an_all_reduce(algorithm, n, cost.bytes), cost),
         // What is not sent from where the user has it is copied once more on either side.
         (Collective::AllGather, Algorithm::Bruck | Algorithm::RecursiveDoubling | Algorithm::Pat) => {
-            with_bytes(COPIED_AGAIN, cost)
+            with_bytes(factors.copied_again, cost)
         }
         (Collective::AllToAll, Algorithm::Bruck) => with_bytes(GATHERED, cost),
         (Collective::AllToAll, Algorithm::Direct) => with_bytes(SENT_AS_IT_LIES, cost),
-        (Collective::AllGather, Algorithm::Direct) => {
-            with_bytes(if n > 4 { SPREAD } else { SPREAD_BY_FEW }, cost)
-        }
+        (Collective::AllGather, Algorithm::Direct) => together(with_bytes(factors.spread, cost)),
         // A ring folds what has just come, and sends it on while it is near.
         (
             Collective::ReduceScatter | Collective::ReduceScatterV,
             Algorithm::Bruck | Algorithm::RecursiveDoubling | Algorithm::Pat,
-        ) => with_bytes(FOLDED_APART, cost),
+        ) => with_bytes(factors.folded_apart, cost),
         (
             Collective::ReduceScatter | Collective::ReduceScatterV,
             Algorithm::Direct | Algorithm::DirectTree,
-        ) => with_bytes(if n > 4 { FOLDED_APART } else { SPREAD_BY_FEW }, cost),
+        ) => together(with_bytes(factors.folded_together, cost)),
+        (Collective::AllGather | Collective::ReduceScatter | Collective::ReduceScatterV, Algorithm::Ring) => {
+            together(cost)
+        }
         _ => cost,
     }
 }
@@ -95,7 +153,6 @@ fn in_a_reduce(algorithm: Algorithm, (n, cores): (u32, u32), cost: Cost) -> Cost
 fn in_an_all_reduce(algorithm: Algorithm, n: u32, bytes: f64) -> f64 {
     match algorithm {
         Algorithm::Ring if n <= 4 && bytes < TURNED_BLOCK_BYTES * f64::from(n) => 1.8,
-        Algorithm::Binomial if n <= 4 => 1.1,
         Algorithm::Binomial => 1.2,
         Algorithm::DoubleTree => 1.2,
         Algorithm::TwoShot | Algorithm::TwoShotTree if n <= 4 => 1.2,
@@ -169,19 +226,11 @@ pub(super) fn crowded(algorithm: Algorithm, n: u32, rates: &Rates, cost: Cost) -
 
 /// Short messages of which one that takes a slot is worth the work: measured in shared memory.
 const SHORT_TOGETHER: u64 = 3;
-/// What a byte takes that is sent out of scratch and received there, of one in user memory: measured.
-const COPIED_AGAIN: f64 = 1.6;
-/// What a byte takes that is folded in scratch or with those of many slots, of one that a ring folds: measured.
-const FOLDED_APART: f64 = 1.4;
-/// The same for one that is gathered from several places before it is sent, and spread to them behind.
+/// What a byte takes that is gathered from several places before it is sent, and spread to them behind, of one in user memory: measured.
 const GATHERED: f64 = 1.25;
 /// The same for one that is sent from where the user has it, without a slot.
 const SENT_AS_IT_LIES: f64 = 0.7;
 /// Blocks of a ring from which on ranks of one core take one turn for each step: measured with 4 ranks.
 const TURNED_BLOCK_BYTES: f64 = 192.0 * 1024.0;
-/// What a byte takes that goes to all others, or comes from them, at the same time, of one that goes round a ring.
-const SPREAD: f64 = 1.25;
-/// The same for up to 4 ranks, where messages decide longer.
-const SPREAD_BY_FEW: f64 = 1.02;
 /// What a message between ranks of one core takes of one between cores: measured.
 const NEAR: f64 = 0.4;

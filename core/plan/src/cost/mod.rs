@@ -62,6 +62,17 @@ pub struct Rates {
     pub shares: bool,
     /// Where a switch copies what a rank sends to all others.
     pub multicast: Multicast,
+    /// Whose processors it was measured on, where ranks share cores: what messages and bytes over sockets count there depends on it.
+    pub make: Make,
+}
+
+/// Who made a processor, as far as costs differ by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Make {
+    /// AMD.
+    Amd,
+    /// Anyone else; measured on processors of Intel.
+    Other,
 }
 
 /// What a plan costs.
@@ -123,6 +134,7 @@ impl Rates {
         pulls: false,
         shares: true,
         multicast: Multicast::NONE,
+        make: Make::Other,
     };
 
     /// The same where ranks may read each other's memory.
@@ -147,6 +159,7 @@ impl Rates {
         pulls: false,
         shares: false,
         multicast: Multicast::NONE,
+        make: Make::Other,
     };
 
     /// TCP between the ranks of one host, which costs its cores more than they wait; measured.
@@ -168,6 +181,7 @@ impl Rates {
         pulls: false,
         shares: false,
         multicast: Multicast::NONE,
+        make: Make::Other,
     };
 
     /// The same on an AMD processor, where a message is more work and a byte less; measured.
@@ -175,6 +189,7 @@ impl Rates {
         message_ns: 4_700.0,
         beta_ns_per_byte: 0.15,
         channel_beta_ns_per_byte: 0.15,
+        make: Make::Amd,
         ..Rates::LOOPBACK
     };
 
@@ -197,6 +212,7 @@ impl Rates {
         pulls: false,
         shares: false,
         multicast: Multicast::NONE,
+        make: Make::Other,
     };
 
     /// Devices that reach each other's memory: of the order of NVLink, and of one block of threads for each channel. What a block
@@ -220,6 +236,7 @@ impl Rates {
         pulls: false,
         shares: false,
         multicast: Multicast::NONE,
+        make: Make::Other,
     };
 
     /// These rates where `n` ranks share so many cores; 0 if each has one of its own.
@@ -311,7 +328,7 @@ pub fn cost(
         _ => pushed,
     };
     match rates.turn_ns > 0.0 {
-        true if !rates.shares => crowd::over_sockets(collective, algorithm, (n, rates.cores), cost),
+        true if !rates.shares => crowd::over_sockets(collective, algorithm, n, rates, cost),
         true if collective.rooted() => crowd::crowded(algorithm, n, rates, cost),
         true => crowd::in_memory(collective, algorithm, n, &pushed, cost),
         false => cost,
@@ -571,6 +588,7 @@ mod tests {
         pulls: false,
         shares: false,
         multicast: Multicast::NONE,
+        make: Make::Other,
     };
 
     #[test]

@@ -21,7 +21,7 @@ use self::rules::{bounds, ruling};
 pub use self::user::{Refusal, UserAlgorithm};
 use crate::algo::{Algorithm, algorithms};
 use crate::collective::Collective;
-use crate::cost::{Nodes, Rates, Traffic, cost};
+use crate::cost::{Make, Nodes, Rates, Traffic, cost};
 use crate::fingerprint::Fingerprint;
 pub use crate::level::Level;
 use crate::plan::Plan;
@@ -308,6 +308,7 @@ fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
         pulls,
         shares,
         multicast,
+        make,
     } = rates;
     let steps = [alpha_ns, switch_ns, turn_ns, message_ns, move_ns];
     let bytes = [beta_ns_per_byte, channel_beta_ns_per_byte, gamma_ns_per_byte, far, far_bytes];
@@ -317,6 +318,7 @@ fn add_rates(fingerprint: &mut Fingerprint, rates: &Rates) {
     if *least_channel_bytes > 0 {
         fingerprint.word(*least_channel_bytes);
     }
+    fingerprint.word(u64::from(*make == Make::Amd));
     for collective in Collective::ALL {
         let from = multicast.from(collective);
         fingerprint.word(u64::from(from.is_some()));

@@ -3,7 +3,7 @@ use alloc::string::String;
 use alloc::vec;
 
 use super::*;
-use crate::cost::Multicast;
+use crate::cost::{Make, Multicast};
 use crate::verify::Depth;
 
 fn inputs(n: u32, rates: Rates) -> Inputs {
@@ -84,15 +84,27 @@ fn golden_tables() {
             4,
             Rates::LOOPBACK.on(4, 2),
             Collective::AllReduce,
-            "<= 16384 recursive_doubling x1; <= 32768 binomial x1; <= 524288 double_tree x1; else ring x1",
+            "<= 32768 recursive_doubling x1; <= 524288 double_tree x1; else ring x1",
         ),
         (8, Rates::LOOPBACK.on(8, 2), Collective::AllReduce, "<= 524288 binomial x1; else ring x1"),
-        (8, Rates::LOOPBACK.on(8, 2), Collective::AllGather, "<= 131072 recursive_doubling x1; else ring x1"),
+        (8, Rates::LOOPBACK.on(8, 2), Collective::AllGather, "<= 262144 recursive_doubling x1; else ring x1"),
         (
             8,
             Rates::LOOPBACK.on(8, 2),
             Collective::ReduceScatter,
-            "<= 262144 recursive_doubling x1; else ring x1",
+            "<= 524288 recursive_doubling x1; else ring x1",
+        ),
+        (
+            4,
+            Rates::LOOPBACK.on(4, 2),
+            Collective::AllGather,
+            "<= 65536 recursive_doubling x1; <= 524288 direct x1; else ring x1",
+        ),
+        (
+            4,
+            Rates::LOOPBACK.on(4, 2),
+            Collective::ReduceScatter,
+            "<= 262144 recursive_doubling x1; else direct x1",
         ),
         (8, Rates::LOOPBACK.on(8, 2), Collective::AllToAll, "<= 32768 bruck x1; else direct x1"),
         (8, Rates::LOOPBACK.on(8, 2), Collective::Reduce, "<= 4096 direct x1; else binomial x1"),
@@ -526,6 +538,7 @@ fn every_input_is_in_the_fingerprint() {
         inputs(8, Rates { multicast: Multicast::from_bytes_on(0), ..Rates::SHARED_MEMORY }),
         inputs(8, Rates { multicast: Multicast::from_bytes_on(1), ..Rates::SHARED_MEMORY }),
         inputs(8, Rates { least_channel_bytes: 1, ..Rates::SHARED_MEMORY }),
+        inputs(8, Rates { make: Make::Amd, ..Rates::SHARED_MEMORY }),
         Inputs { max_channels: 4, ..base.clone() },
         Inputs { max_message_channels: 4, ..base.clone() },
         Inputs { max_peers: 4, ..base.clone() },

@@ -20,7 +20,7 @@
 
 mod file;
 
-use ccl_plan::cost::{Multicast, Rates, cost, cost_by_nodes, sends_to_all};
+use ccl_plan::cost::{Make, Multicast, Rates, cost, cost_by_nodes, sends_to_all};
 use ccl_plan::machine::{Buffers, Case};
 use ccl_plan::{Algorithm, Channel, Collective, Place, Plan, Rank, Shape, algorithms};
 
@@ -196,6 +196,7 @@ impl Setting {
                 pulls: false,
                 shares: false,
                 multicast: if copies { Multicast::from_bytes_on(0) } else { Multicast::NONE },
+                make: Make::Other,
             };
             let cost = match self.goes_by_nodes(n) {
                 true => {
