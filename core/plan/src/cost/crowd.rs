@@ -74,7 +74,6 @@ pub(super) fn over_sockets(
     cost: Cost,
 ) -> Cost {
     let factors = Factors::of(rates.make, n);
-    let together = |cost| factors.in_company(cost);
     match (collective, algorithm) {
         (Collective::Broadcast, _) => {
             let sent = match algorithm {
@@ -97,7 +96,7 @@ pub(super) fn over_sockets(
         }
         (Collective::Reduce, _) => in_a_reduce(algorithm, (n, rates.cores), cost),
         (Collective::AllReduce, Algorithm::Binomial) if n <= 4 => {
-            together(with_bytes(factors.all_reduced_in_a_tree, cost))
+            factors.in_company(with_bytes(factors.all_reduced_in_a_tree, cost))
         }
         (Collective::AllReduce, _) => with_bytes(in_an_all_reduce(algorithm, n, cost.bytes), cost),
         // What is not sent from where the user has it is copied once more on either side.
@@ -106,7 +105,7 @@ pub(super) fn over_sockets(
         }
         (Collective::AllToAll, Algorithm::Bruck) => with_bytes(GATHERED, cost),
         (Collective::AllToAll, Algorithm::Direct) => with_bytes(SENT_AS_IT_LIES, cost),
-        (Collective::AllGather, Algorithm::Direct) => together(with_bytes(factors.spread, cost)),
+        (Collective::AllGather, Algorithm::Direct) => factors.in_company(with_bytes(factors.spread, cost)),
         // A ring folds what has just come, and sends it on while it is near.
         (
             Collective::ReduceScatter | Collective::ReduceScatterV,
@@ -115,9 +114,9 @@ pub(super) fn over_sockets(
         (
             Collective::ReduceScatter | Collective::ReduceScatterV,
             Algorithm::Direct | Algorithm::DirectTree,
-        ) => together(with_bytes(factors.folded_together, cost)),
+        ) => factors.in_company(with_bytes(factors.folded_together, cost)),
         (Collective::AllGather | Collective::ReduceScatter | Collective::ReduceScatterV, Algorithm::Ring) => {
-            together(cost)
+            factors.in_company(cost)
         }
         _ => cost,
     }
