@@ -90,7 +90,6 @@ struct Block {
     u64 shared_readers;
     u64 shared_source;
     u64 shared_bytes;
-    u32 shared_instruction;
 };
 
 static_assert(sizeof(Block) <= 8064, "SHARED_BYTES of shape.rs, with what group.cu has beside it");
@@ -411,10 +410,9 @@ CCL_ONCE u64 free_shared_slot(Block* block) {
 CCL_ONCE void share(Block* block, Step* step, u64 last) {
     if (step->pieces > 1) return;
     const Site* source = &step->sites[0];
-    bool goes_on = last != 0 && block->shared_instruction == step->instruction && block->shared_bytes == step->bytes &&
-                   step->inputs == 1 && source->edge == nullptr && (block->shared_source == source->address || CCL_PLANT(22));
+    bool goes_on = last != 0 && block->shared_bytes == step->bytes && step->inputs == 1 && source->edge == nullptr &&
+                   (block->shared_source == source->address || CCL_PLANT(22));
     block->shared = goes_on ? last : free_shared_slot(block);
-    block->shared_instruction = step->instruction;
     block->shared_bytes = step->bytes;
     block->shared_source = source->address;
     if (block->shared == NO_SLOT) return;

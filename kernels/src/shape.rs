@@ -199,10 +199,10 @@ pub fn shared(program: &Checked, n: u32, rank: Rank, root: Rank, order: Option<&
                 _ => None,
             };
             match (&mut run, next) {
-                (Some(run), Some(next)) if run.goes_on_with(&next) => run.peers.extend(next.peers),
+                (Some(run), Some(next)) if run.goes_on_with(&next) => run.take(next),
                 (_, next) => {
                     if let Some(ended) = std::mem::replace(&mut run, next) {
-                        *(if ended.reaches(n) { &mut sends } else { &mut fails }) |= ended.bit();
+                        *(if ended.reaches(n) { &mut sends } else { &mut fails }) |= ended.instructions;
                     }
                 }
             }
@@ -214,9 +214,10 @@ pub fn shared(program: &Checked, n: u32, rank: Rank, root: Rank, order: Option<&
     if n < 3 { 0 } else { (0..program.lanes.len()).map(of_lane).find(|bits| *bits != 0).unwrap_or(0) }
 }
 
-/// Moves of one instruction that follow each other and send the same.
+/// Moves that follow each other and send the same.
 struct Run {
-    instruction: usize,
+    /// The instructions, as bits.
+    instructions: u64,
     /// What is sent, if it lies in memory.
     source: Option<(Site, usize)>,
     is_whole: bool,
@@ -235,19 +236,23 @@ impl Run {
             _ => None,
         };
         let peers = step.outputs().iter().filter_map(peer).collect();
-        Run { instruction, source, is_whole: step.pieces == 1, peers }
+        let instructions = 1u64.checked_shl(instruction as u32).unwrap_or(0);
+        Run { instructions, source, is_whole: step.pieces == 1, peers }
     }
 
     fn goes_on_with(&self, next: &Run) -> bool {
-        next.source.is_some() && (next.source, next.instruction) == (self.source, self.instruction)
+        let both_send = !self.peers.is_empty() && !next.peers.is_empty();
+        both_send && next.source.is_some() && next.source == self.source
+    }
+
+    fn take(&mut self, next: Run) {
+        self.instructions |= next.instructions;
+        self.is_whole &= next.is_whole;
+        self.peers.extend(next.peers);
     }
 
     fn reaches(&self, n: u32) -> bool {
         self.is_whole && self.peers.len() + 1 == n as usize
-    }
-
-    fn bit(&self) -> u64 {
-        1u64.checked_shl(self.instruction as u32).unwrap_or(0)
     }
 }
 
@@ -352,9 +357,12 @@ mod tests {
         };
         // Behind the mark of a loop.
         for n in [3, 4, 8] {
-            let all = [(Broadcast, Direct), (AllGather, Direct), (AllGatherV, Direct), (AllReduce, OneShot)];
-            assert_eq!(all.map(|(collective, algorithm)| bits(collective, algorithm, n)), [0b10; 4], "{n}");
+            let all = [(AllGather, Direct), (AllGatherV, Direct), (AllReduce, OneShot)];
+            assert_eq!(all.map(|(collective, algorithm)| bits(collective, algorithm, n)), [0b10; 3], "{n}");
         }
+        // Moves with up to four outputs, of many ranks a loop.
+        assert_eq!([3, 4, 5, 8, 9].map(|n| bits(Broadcast, Direct, n)), [1, 1, 0b11, 0b11, 0b111]);
+        assert_eq!(bits(Broadcast, Direct, 33), 0b10);
         // One loop sends each its own; of three ranks one Move sends to both others, of many a loop does.
         assert_eq!(bits(AllReduce, TwoShot, 3), 1 << 3);
         assert!(bits(AllReduce, TwoShot, 8).is_power_of_two() && bits(AllReduce, TwoShot, 8) > 1 << 3);

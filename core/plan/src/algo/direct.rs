@@ -9,9 +9,11 @@
 //!
 //! The same programs serve blocks of different lengths: an empty block is skipped at both ends.
 
+use alloc::vec::Vec;
+
 use super::{Algorithm, Duty, Fold, Role, fold_of};
 use crate::collective::Collective;
-use crate::program::builder::{Builder, LaneBuilder, N, R, ROOT, from, input, output, to};
+use crate::program::builder::{Builder, LaneBuilder, N, R, ROOT, Spot, from, input, output, to};
 use crate::program::{Chunks, ExtentOf, Program};
 
 pub(super) fn program(collective: Collective, algorithm: Algorithm, n: u32, role: Role) -> Program {
@@ -23,7 +25,7 @@ pub(super) fn program(collective: Collective, algorithm: Algorithm, n: u32, role
         Collective::AllToAll | Collective::AllToAllV => all_to_all(&mut b),
         Collective::Gather | Collective::GatherV => b.lane(|l| gather(l, role.duty)),
         Collective::Scatter | Collective::ScatterV => b.lane(|l| scatter(l, role.duty)),
-        Collective::Broadcast => b.lane(|l| broadcast(l, role.duty)),
+        Collective::Broadcast => b.lane(|l| broadcast(l, n, role.duty)),
         Collective::Reduce => {
             if role.duty == Duty::Root {
                 b.scratch_chunks(fold.cells(n));
@@ -81,13 +83,24 @@ fn scatter(l: &mut LaneBuilder<'_>, duty: Duty) {
     l.fold([input()]).into([output()]).send_block(R);
 }
 
-/// One step; the root sends (n−1)·S bytes.
-fn broadcast(l: &mut LaneBuilder<'_>, duty: Duty) {
+/// Moves of a broadcast's root in a pass.
+pub(crate) const fn root_moves(n: u32) -> u32 {
+    if n > MOST_NAMED { n } else { n.div_ceil(MOVE_OPERANDS as u32) }
+}
+
+/// One step; the root sends (n−1)·S bytes. Of few ranks a Move serves several: what is the same for all is looked up once (ADR 0128).
+fn broadcast(l: &mut LaneBuilder<'_>, n: u32, duty: Duty) {
     if duty != Duty::Root {
         return l.fold([from(ROOT)]).into([output()]).chunk(0);
     }
-    l.each(1, N, |l, i| l.fold([input()]).into([to(R + i)]).chunk(0));
-    l.fold([input()]).into([output()]).chunk(0);
+    if n > MOST_NAMED {
+        l.each(1, N, |l, i| l.fold([input()]).into([to(R + i)]).chunk(0));
+        return l.fold([input()]).into([output()]).chunk(0);
+    }
+    let copies: Vec<Spot> = [output()].into_iter().chain((1..n as i32).map(|i| to(R + i))).collect();
+    for copies in copies.chunks(MOVE_OPERANDS) {
+        l.fold([input()]).into_all(copies).chunk(0);
+    }
 }
 
 /// One step; the root takes (n−1)·S bytes and folds them in absolute order, or in the canonical tree.
@@ -97,3 +110,8 @@ fn reduce(l: &mut LaneBuilder<'_>, fold: Fold, n: u32, role: Role) {
     }
     fold.write(l, (n, role.position), &[output()], ExtentOf::Chunk, 0);
 }
+
+/// Among so many ranks and fewer the root of a broadcast names each, and its program stays short.
+const MOST_NAMED: u32 = 32;
+/// Most outputs of one Move.
+const MOVE_OPERANDS: usize = 4;

@@ -10,7 +10,7 @@ mod binomial;
 mod binomial_blocks;
 mod bruck;
 mod bruck_all_to_all;
-mod direct;
+pub(crate) mod direct;
 mod dissemination;
 pub(crate) mod double_tree;
 mod doubling_blocks;

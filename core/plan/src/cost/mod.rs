@@ -474,6 +474,7 @@ fn pushed(collective: Collective, algorithm: Algorithm, load: &Load) -> Counts {
         }
         (Collective::Broadcast | Collective::Reduce, Algorithm::Direct | Algorithm::DirectTree) => {
             let all = peers as f64 * whole;
+            // What a Move takes that serves several grows with them.
             let moves = if collective == Collective::Reduce { folds } else { n };
             Counts { messages: 1, moves: moves * passes, moved_bytes: all, folded_bytes: folded(all) }
         }

@@ -1,6 +1,7 @@
 //! What all ranks do together: what a plan costs where they share cores, however short its longest way.
 
 use super::{Counts, Load, fold_moves};
+use crate::algo::direct::root_moves;
 use crate::algo::pairs::Pairs;
 use crate::algo::{Algorithm, rounds};
 use crate::collective::Collective;
@@ -29,7 +30,9 @@ pub(super) fn work(collective: Collective, algorithm: Algorithm, load: &Load) ->
         (Collective::Reduce, Algorithm::Direct | Algorithm::DirectTree) => {
             (peers * passes, (peers + folds) * passes, all, all)
         }
-        (Collective::Broadcast, Algorithm::Direct) => (peers * passes, 2.0 * n * passes, all, 0.0),
+        (Collective::Broadcast, Algorithm::Direct) => {
+            (peers * passes, (peers + f64::from(root_moves(load.n))) * passes, all, 0.0)
+        }
         (Collective::Broadcast | Collective::Reduce, _) => (peers * passes, n * passes, all, folded(all)),
         (Collective::AllReduce, Algorithm::Ring) => {
             (2.0 * n * peers * block_passes, n * (2.0 * n - 1.0) * block_passes, 2.0 * all, all)

@@ -76,7 +76,12 @@ fn golden_tables() {
         ),
         (8, direct.on(8, 2), Collective::AllGather, "<= 4294967296 direct x1; else ring x1"),
         (8, direct.on(8, 2), Collective::AllToAll, "else direct x1"),
-        (8, direct.on(8, 2), Collective::Broadcast, "else binomial x1"),
+        (
+            8,
+            direct.on(8, 2),
+            Collective::Broadcast,
+            "<= 4096 binomial x1; <= 67108864 direct x1; else binomial x1",
+        ),
         (8, direct.on(8, 2), Collective::Gather, "<= 8192 binomial x1; else direct x1"),
         // Blocks of 32 KiB and more are read directly.
         (8, direct.on(8, 2), Collective::ReduceScatter, "<= 262143 direct x1; else ring x1"),

@@ -20,8 +20,8 @@ use super::layout::{HeadLine, Region};
 pub(super) struct Slots {
     /// How many its messages may be in at a time.
     number: usize,
-    /// Messages of other edges that speak of one.
-    readers: Vec<(SlotId, Reader)>,
+    /// Who else was told of which, and may not have read it yet.
+    told: Vec<Told>,
     /// Where the last message went, or goes, and its bytes.
     chosen: Spot,
     bytes: usize,
@@ -47,6 +47,13 @@ struct First {
     reserved: Option<usize>,
     /// How many its own receiver may not have read yet when a long message is to go in another.
     most_long: usize,
+}
+
+/// Messages of other edges that speak of a slot. Once all are read it serves for another slot.
+#[derive(Debug)]
+struct Told {
+    slot: SlotId,
+    readers: Vec<Reader>,
 }
 
 /// Whoever reads a slot of somebody else's edge.
@@ -86,7 +93,7 @@ impl Slots {
     }
 
     fn new(number: usize, order: Order) -> Slots {
-        Slots { number, readers: Vec::new(), chosen: Spot::default(), bytes: 0, order }
+        Slots { number, told: Vec::new(), chosen: Spot::default(), bytes: 0, order }
     }
 
     /// Where a message of `bytes` bytes goes. Free are slots of the edge's own messages below `released`, or what `head` says was given
@@ -97,9 +104,9 @@ impl Slots {
         released: u64,
         bytes: usize,
     ) -> Result<Option<Spot>, NoSlot> {
-        self.readers.retain(|(_, reader)| !reader.has_read());
-        let readers = &self.readers;
-        let is_read = |slot: SlotId| readers.iter().any(|(other, _)| *other == slot);
+        self.told.iter_mut().for_each(Told::look);
+        let told = &self.told;
+        let is_read = |slot: SlotId| told.iter().any(|told| told.is_of(slot));
         let chosen = match &mut self.order {
             Order::First(first) => first.choose(released, bytes, is_read),
             Order::Exchanged(exchange, read) => {
@@ -167,15 +174,35 @@ impl Slots {
     /// Whether others may be told of the chosen slot. Not so many slots may wait for them that the edge's own receiver
     /// could be kept waiting: its credit has to depend on itself alone, as it does in the proofs of programs.
     pub(super) fn may_share(&self) -> bool {
-        let first = |at: usize, slot: SlotId| self.readers[..at].iter().all(|(other, _)| *other != slot);
-        let shared = self.readers.iter().enumerate();
-        let shared = shared.filter(|(at, (slot, _))| *slot != self.chosen.slot && first(*at, *slot)).count();
-        shared + CREDIT < self.number
+        let shared =
+            self.told.iter().filter(|told| !told.readers.is_empty() && told.slot != self.chosen.slot);
+        shared.count() + CREDIT < self.number
     }
 
     /// Somebody else reads the chosen slot.
     pub(super) fn share(&mut self, reader: Reader) {
-        self.readers.push((self.chosen.slot, reader));
+        let slot = self.chosen.slot;
+        let same = self.told.iter().position(|told| told.is_of(slot));
+        let place = same.or_else(|| self.told.iter().position(|told| told.readers.is_empty()));
+        let place = place.unwrap_or_else(|| {
+            self.told.push(Told { slot, readers: Vec::new() });
+            self.told.len() - 1
+        });
+        let told = &mut self.told[place];
+        told.slot = slot;
+        told.readers.push(reader);
+    }
+}
+
+impl Told {
+    /// Forgets those who have read, the last ones first, up to one that has not.
+    fn look(&mut self) {
+        while self.readers.pop_if(|reader| reader.has_read()).is_some() {}
+    }
+
+    /// Whether somebody may still read this slot.
+    fn is_of(&self, slot: SlotId) -> bool {
+        !self.readers.is_empty() && self.slot == slot
     }
 }
 
@@ -311,6 +338,30 @@ mod tests {
             assert_eq!((read(&mut one), read(&mut two)), (100 + round, round));
             one.release().unwrap();
             two.release().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_slot_waits_for_the_last_message_that_speaks_of_it() {
+        let ([mut first, mut second], [mut one, mut two]) = edges(false);
+        for round in 0..20u8 {
+            assert!(fill(&mut first, round, 0));
+            let place = first.location(9000);
+            point(&mut second, &mut first, 0);
+            point(&mut second, &mut first, 0);
+            assert_eq!((read(&mut one), read(&mut two)), (round, round));
+            one.release().unwrap();
+            two.release().unwrap();
+            // One of the two is read, and the other one not.
+            assert!(fill(&mut first, 100, 0));
+            assert_ne!(first.location(9000), place);
+            assert_eq!((read(&mut one), read(&mut two)), (100, round));
+            one.release().unwrap();
+            two.release().unwrap();
+            assert!(fill(&mut first, 200, 0));
+            assert_eq!((first.location(9000), read(&mut one)), (place, 200));
+            one.release().unwrap();
+            assert_eq!(first.slots.told.len(), 1, "what was told of is used again");
         }
     }
 
