@@ -5,7 +5,8 @@
 //! enough. Nothing is forwarded, so the bytes are the least possible wherever there is no fold or
 //! copy to share; the latency is one message, but n−1 peers are served at once. They stop paying
 //! against rings when n is so large that the number of edges, n−1 for each rank, is the problem,
-//! and for broadcast and reduce as soon as S is large: the root moves (n−1)·S bytes.
+//! and for broadcast and reduce as soon as S is large: the root moves (n−1)·S bytes, if it does not tell all others of one slot in memory
+//! that they share (ADR 0128).
 //!
 //! The same programs serve blocks of different lengths: an empty block is skipped at both ends.
 
