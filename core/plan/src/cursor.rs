@@ -7,7 +7,8 @@
 use crate::ids::{Channel, Rank};
 use crate::layout::{Layout, Part, PassChunks};
 use crate::program::{
-    Edge, Expr, Extent, ExtentOf, Finish, Instruction, Loop, Move, Operand, OperandId, Program, Stride, Vars,
+    Edge, Expr, Extent, ExtentOf, Finish, Instruction, Loop, MOVE_OPERANDS, Move, Operand, OperandId,
+    Program, Stride, Vars,
 };
 
 /// What a lane does next.
@@ -37,8 +38,8 @@ pub struct Step {
     pub spread: Spread,
     /// What is applied beside the fold.
     pub finish: Finish,
-    inputs: [Site; 4],
-    outputs: [Site; 4],
+    inputs: [Site; MOVE_OPERANDS],
+    outputs: [Site; MOVE_OPERANDS],
     input_len: u8,
     output_len: u8,
 }
@@ -307,8 +308,8 @@ impl Cursor {
             piece_count: stretch.piece_count,
             spread: stretch.spread,
             finish: m.finish,
-            inputs: [nowhere; 4],
-            outputs: [nowhere; 4],
+            inputs: [nowhere; MOVE_OPERANDS],
+            outputs: [nowhere; MOVE_OPERANDS],
             input_len: m.inputs.as_slice().len() as u8,
             output_len: m.outputs.as_slice().len() as u8,
         };

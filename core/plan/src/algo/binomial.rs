@@ -27,7 +27,7 @@ use crate::ids::Place;
 use crate::program::builder::{
     Arithmetic, Builder, Index, LaneBuilder, R, ROOT, Spot, from, input, output, scratch, to,
 };
-use crate::program::{Chunks, Finish, Program};
+use crate::program::{Chunks, Finish, MOVE_OPERANDS, Program};
 
 /// The number of a place's children.
 pub(super) fn children(n: u32, place: Place, root: Place) -> u8 {
@@ -117,6 +117,3 @@ fn reduce(l: &mut LaneBuilder<'_>, role: Role, parent: Index) {
         so_far = scratch(0);
     }
 }
-
-/// Most inputs, and most outputs, of one Move.
-const MOVE_OPERANDS: usize = 4;

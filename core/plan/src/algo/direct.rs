@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use super::{Algorithm, Duty, Fold, Role, fold_of};
 use crate::collective::Collective;
 use crate::program::builder::{Builder, LaneBuilder, N, R, ROOT, Spot, from, input, output, to};
-use crate::program::{Chunks, ExtentOf, Program};
+use crate::program::{Chunks, ExtentOf, MOVE_OPERANDS, Program};
 
 pub(super) fn program(collective: Collective, algorithm: Algorithm, n: u32, role: Role) -> Program {
     let fold = fold_of(algorithm);
@@ -114,5 +114,3 @@ fn reduce(l: &mut LaneBuilder<'_>, fold: Fold, n: u32, role: Role) {
 
 /// Among so many ranks and fewer the root of a broadcast names each, and its program stays short.
 const MOST_NAMED: u32 = 32;
-/// Most outputs of one Move.
-const MOVE_OPERANDS: usize = 4;

@@ -10,17 +10,17 @@ use alloc::vec::Vec;
 use super::Position;
 use crate::ids::Place;
 use crate::program::builder::{Index, LaneBuilder, N, R, Spot, Term, from, input, scratch};
-use crate::program::{ExtentOf, Finish};
+use crate::program::{ExtentOf, Finish, MOVE_OPERANDS};
 
 /// Cells of scratch that [`fold`] needs.
 pub(super) const fn cells(n: u32) -> u16 {
-    if n as usize > MOVE_INPUTS { 1 } else { 0 }
+    if n as usize > MOVE_OPERANDS { 1 } else { 0 }
 }
 
 /// Where `place`'s own contribution stands.
 pub(super) fn position(n: u32, place: Place) -> Position {
     match place.0 {
-        place if n as usize <= MOVE_INPUTS => Position::Fixed(place as u8),
+        place if n as usize <= MOVE_OPERANDS => Position::Fixed(place as u8),
         0 => Position::First,
         place if place == n - 1 => Position::Last,
         _ => Position::Middle,
@@ -71,6 +71,3 @@ pub(super) fn fold(
         }
     }
 }
-
-/// Most inputs of one Move.
-const MOVE_INPUTS: usize = 4;

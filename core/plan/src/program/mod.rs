@@ -198,13 +198,13 @@ pub type OperandId = u8;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Operands {
     len: u8,
-    ids: [OperandId; 4],
+    ids: [OperandId; MOVE_OPERANDS],
 }
 
 impl Operands {
     /// The operands in order; `None` if there are more than four.
     pub fn new(ids: &[OperandId]) -> Option<Operands> {
-        let mut operands = Operands { len: u8::try_from(ids.len()).ok()?, ids: [0; 4] };
+        let mut operands = Operands { len: u8::try_from(ids.len()).ok()?, ids: [0; MOVE_OPERANDS] };
         operands.ids.get_mut(..ids.len())?.copy_from_slice(ids);
         Some(operands)
     }
@@ -239,5 +239,7 @@ pub struct Edge {
     pub tag: u8,
 }
 
+/// Most inputs, and most outputs, of one Move.
+pub(crate) const MOVE_OPERANDS: usize = 4;
 /// At most this many loops may be nested.
 pub const MAX_LOOP_DEPTH: usize = 3;
