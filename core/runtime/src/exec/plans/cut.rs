@@ -84,10 +84,7 @@ impl Cut {
             }
             Room::LongSlots => self.slot_bytes,
             Room::FewOnFewer => LONG_PIECE_BYTES.min(self.slot_bytes),
-            Room::Many if long_of_many(collective).is_some_and(|from| share_bytes >= from) => {
-                LONG_PIECE_BYTES.min(self.slot_bytes)
-            }
-            Room::ManyOnFewer if is_long_of_sharing(collective) && share_bytes >= LONG_SHARE_BYTES => {
+            Room::Many | Room::ManyOnFewer if share_bytes >= long_of_many(self.room, collective) => {
                 LONG_PIECE_BYTES.min(self.slot_bytes)
             }
             _ => self.chunk_bytes,
@@ -137,23 +134,17 @@ pub(crate) enum Direct {
     From(usize),
 }
 
-/// From how many bytes on shares are cut into long pieces where many ranks go through memory; `None` if none are. Measured with
-/// 8 ranks on 2 cores: ADR 0077.
-fn long_of_many(collective: Collective) -> Option<usize> {
-    use Collective::{AllGather, AllGatherV, Broadcast, ReduceScatter, ReduceScatterV};
-    match collective {
-        Broadcast => Some(8 << 20),
-        AllGather | AllGatherV | ReduceScatter | ReduceScatterV => Some(1 << 20),
-        _ => None,
-    }
-}
-
-/// Whether long shares of a collective are cut into long pieces where more than few ranks share cores and few of these are under way. Measured with 8
-/// ranks on 2 cores: ADR 0119.
-fn is_long_of_sharing(collective: Collective) -> bool {
+/// From how many bytes on shares are cut into long pieces where many ranks go through memory; those of messages never are. Measured with 8
+/// ranks on 2 cores: ADR 0077, and ADR 0119 for those that share cores and have few under way.
+fn long_of_many(room: Room, collective: Collective) -> usize {
     use Collective::{AllGather, AllGatherV, AllReduce, Broadcast, Reduce, ReduceScatter, ReduceScatterV};
-    let long = [AllReduce, Reduce, Broadcast, AllGather, AllGatherV, ReduceScatter, ReduceScatterV];
-    long.contains(&collective)
+    match (room, collective) {
+        (Room::ManyOnFewer, AllReduce | Reduce | Broadcast) => LONG_SHARE_BYTES,
+        (Room::ManyOnFewer, AllGather | AllGatherV | ReduceScatter | ReduceScatterV) => LONG_SHARE_BYTES,
+        (Room::Many, AllGather | AllGatherV | ReduceScatter | ReduceScatterV) => 1 << 20,
+        (Room::Many, Broadcast) => 8 << 20,
+        _ => usize::MAX,
+    }
 }
 
 /// Whether a rank either sends or receives in most of the call.
