@@ -87,7 +87,7 @@ impl Counted {
         };
         let cost = Cost { path, all, waits: path.messages, bytes };
         match rates.turn_ns > 0.0 && rates.shares && !self.collective.rooted() {
-            true => crowd::in_memory(self.collective, Algorithm::User, self.n, &cost, cost),
+            true => crowd::in_memory(self.collective, Algorithm::User, (self.n, rates.make), &cost, cost),
             false => cost,
         }
     }

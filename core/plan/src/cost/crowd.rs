@@ -174,13 +174,14 @@ fn with_bytes(times: f64, cost: Cost) -> Cost {
 pub(super) fn in_memory(
     collective: Collective,
     algorithm: Algorithm,
-    n: u32,
+    (n, make): (u32, Make),
     pushed: &Cost,
     cost: Cost,
 ) -> Cost {
     let short = pushed.all.moved_bytes <= pushed.all.messages as f64 * SHORT_BYTES as f64;
     let together = if short { SHORT_TOGETHER } else { 1 };
-    let times = if collective == Collective::AllReduce { of_a_byte_far_away(algorithm, n) } else { 1.0 };
+    let times =
+        if collective == Collective::AllReduce { of_a_byte_far_away(make, algorithm, n) } else { 1.0 };
     let worth = |counts: Counts| Counts {
         messages: counts.messages.div_ceil(together),
         moved_bytes: times * counts.moved_bytes,
@@ -191,9 +192,12 @@ pub(super) fn in_memory(
 }
 
 /// What a byte of an all-reduce in shared memory takes of one that goes to another core: ranks of one core find much in its
-/// caches. Measured with 3 to 8 and 16 ranks on two cores.
-fn of_a_byte_far_away(algorithm: Algorithm, n: u32) -> f64 {
+/// caches. Measured with 3 to 8 and 16 ranks on two cores; of up to 4 by make, since some of AMD's cores are much farther from each other than
+/// others (ADR 0129).
+fn of_a_byte_far_away(make: Make, algorithm: Algorithm, n: u32) -> f64 {
     match algorithm {
+        Algorithm::RecursiveDoubling if n == 4 && make == Make::Amd => 0.235,
+        Algorithm::TwoShot | Algorithm::TwoShotTree if n <= 4 && make == Make::Amd => 0.47,
         Algorithm::RecursiveDoubling if n == 4 => 0.24,
         Algorithm::RecursiveDoubling if n < 4 => 0.27,
         Algorithm::RecursiveDoubling => 0.3,

@@ -62,7 +62,7 @@ pub struct Rates {
     pub shares: bool,
     /// Where a switch copies what a rank sends to all others.
     pub multicast: Multicast,
-    /// Whose processors it was measured on, where ranks share cores: what messages and bytes over sockets count there depends on it.
+    /// Whose processors it was measured on, where ranks share cores: what messages and bytes count there depends on it.
     pub make: Make,
 }
 
@@ -330,7 +330,7 @@ pub fn cost(
     match rates.turn_ns > 0.0 {
         true if !rates.shares => crowd::over_sockets(collective, algorithm, n, rates, cost),
         true if collective.rooted() => crowd::crowded(algorithm, n, rates, cost),
-        true => crowd::in_memory(collective, algorithm, n, &pushed, cost),
+        true => crowd::in_memory(collective, algorithm, (n, rates.make), &pushed, cost),
         false => cost,
     }
 }

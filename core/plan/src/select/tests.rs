@@ -46,6 +46,7 @@ fn shown(selection: &Selection, collective: Collective) -> String {
 fn golden_tables() {
     let table = |n, rates, collective| shown(&Selection::new(inputs(n, rates)).unwrap(), collective);
     let direct = Rates::SHARED_MEMORY_DIRECT;
+    let memory_of_amd = Rates { make: Make::Amd, ..Rates::SHARED_MEMORY };
     let golden = [
         (2, Rates::SHARED_MEMORY, Collective::AllReduce, "<= 16384 one_shot x1; else two_shot x1"),
         (8, Rates::SHARED_MEMORY, Collective::AllReduce, "<= 512 one_shot x1; else two_shot x1"),
@@ -113,6 +114,14 @@ fn golden_tables() {
         ),
         (8, Rates::LOOPBACK.on(8, 2), Collective::AllToAll, "<= 32768 bruck x1; else direct x1"),
         (8, Rates::LOOPBACK.on(8, 2), Collective::Reduce, "<= 4096 direct x1; else binomial x1"),
+        // What goes to far cores is dearer there.
+        (3, memory_of_amd.on(3, 2), Collective::AllReduce, "<= 8192 one_shot x1; else binomial x1"),
+        (
+            4,
+            memory_of_amd.on(4, 2),
+            Collective::AllReduce,
+            "<= 4096 one_shot x1; <= 131072 recursive_doubling x1; else binomial x1",
+        ),
         // Messages are dearer there, and bytes cheaper.
         (8, Rates::LOOPBACK_AMD.on(8, 2), Collective::AllToAll, "<= 65536 bruck x1; else direct x1"),
         (

@@ -2,9 +2,12 @@
 
 use std::sync::OnceLock;
 
+use ccl_plan::cost::Make;
+
 /// Whether it is AMD's, or Hygon's of the same make. There the system copies what stays in the caches faster than copies that ask for lines
 /// ahead, reading another rank's memory through the kernel takes longer than slots where ranks share cores (ADR 0088) or are threads
-/// (ADR 0092), slots are filled the faster the longer the blocks are (ADR 0089, 0093), and messages over TCP take longer (ADR 0094).
+/// (ADR 0092), slots are filled the faster the longer the blocks are (ADR 0089, 0093), messages over TCP take longer (ADR 0094), and some cores are far
+/// from each other (ADR 0109, 0129).
 pub(crate) fn is_of_amd() -> bool {
     #[cfg(test)]
     if let Some(amd) = PRETENDED.get() {
@@ -21,6 +24,11 @@ pub(crate) fn is_of_amd() -> bool {
         #[cfg(not(target_arch = "x86_64"))]
         false
     })
+}
+
+/// Whose it is as far as costs differ by it.
+pub(crate) fn make() -> Make {
+    if is_of_amd() { Make::Amd } else { Make::Other }
 }
 
 #[cfg(test)]

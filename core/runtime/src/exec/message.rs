@@ -11,7 +11,7 @@ use super::host::{Company, Stop};
 use super::reduce::{self, Finish};
 use super::step::{LaneStep, NEVER_STREAMED_BYTES, mismatch, not_asked_for_bytes, of_peer};
 use super::tape::{Entry, Form, Spot};
-use crate::transport::{EdgeIndex, Filler, Filling};
+use crate::transport::{EdgeIndex, Emptying, Filler, Filling};
 
 /// What came of a step that may be such a copy.
 pub(super) enum Copied {
@@ -119,8 +119,18 @@ impl LaneStep<'_> {
         if slot.lent {
             return Ok(Copied::Otherwise);
         }
+        let (from, emptying) = (slot.data.as_ptr(), receiver.emptying(entry.bytes));
+        let since = (emptying == Emptying::Timed).then(Instant::now);
         // SAFETY: as in `fill_slot`; slots hold what they say and are ours until released.
-        unsafe { reduce::copy(slot.data.as_ptr(), &[to], entry.bytes) };
+        unsafe {
+            match emptying {
+                Emptying::Strings => reduce::copy_in_strings(from, to, entry.bytes),
+                _ => reduce::copy(from, &[to], entry.bytes),
+            }
+        }
+        if let Some(since) = since {
+            receiver.took(entry.bytes, since);
+        }
         receiver.release().map_err(|error| of_peer(error, peer))?;
         #[cfg(test)]
         COPIED.set(COPIED.get() + 1);

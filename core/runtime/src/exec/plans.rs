@@ -30,7 +30,7 @@ use super::tape::Tape;
 use super::tuning::Tuning;
 use super::user;
 use crate::config::{Choices, Config, Determinism};
-use crate::discover::processor::is_of_amd;
+use crate::discover::processor::{is_of_amd, make};
 use crate::error::{Error, Result};
 use crate::observe::board::Packed;
 use crate::request::{Bound, Fit, Request, named_root};
@@ -675,8 +675,8 @@ impl Reach {
     /// which depends on settings, too.
     pub fn rates(self) -> Rates {
         match self {
-            Reach::Memory => Rates::SHARED_MEMORY,
-            Reach::MemoryDirect => Rates::SHARED_MEMORY_DIRECT,
+            Reach::Memory => Rates { make: make(), ..Rates::SHARED_MEMORY },
+            Reach::MemoryDirect => Rates { make: make(), ..Rates::SHARED_MEMORY_DIRECT },
             Reach::Loopback if is_of_amd() => Rates::LOOPBACK_AMD,
             Reach::Loopback => Rates::LOOPBACK,
             Reach::Network => Rates::SOCKET,

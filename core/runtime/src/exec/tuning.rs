@@ -239,7 +239,7 @@ mod tests {
                     algorithm = \"ring\"\n[[rule]]\ncollective = \"broadcast\"\nalgorithm = \"direct\"\nchannels = 2\n";
         let tuning = Tuning::parse(text).unwrap();
         assert_eq!(tuning.rates(Reach::Loopback), Rates { alpha_ns: 9000.0, ..Reach::Loopback.rates() });
-        assert_eq!(tuning.rates(Reach::Memory), Rates::SHARED_MEMORY);
+        assert_eq!(tuning.rates(Reach::Memory), Reach::Memory.rates());
         let ring = Choice { algorithm: Algorithm::Ring, channels: 1 };
         let direct = Choice { algorithm: Algorithm::Direct, channels: 2 };
         let all_reduce = Rule { collective: Collective::AllReduce, from: 0, up_to: 64, choice: ring };

@@ -8,7 +8,7 @@ use ccl_plan::{Channel, Rank};
 
 use super::PathKind;
 use super::net::{NetReceive, NetSend};
-use super::shm::{Filler, Filling, Location, MemoryReceive, MemorySend, Reader};
+use super::shm::{Emptying, Filler, Filling, Location, MemoryReceive, MemorySend, Reader};
 use crate::error::{Error, Result};
 
 /// An edge's name at one of its ends.
@@ -385,6 +385,22 @@ impl ReceiveEdge {
         match &self.0 {
             ReceiveKind::Memory(edge) => edge.takes_slot(),
             ReceiveKind::Net(_) | ReceiveKind::Wrapped(_) => false,
+        }
+    }
+
+    /// How `bytes` bytes are best copied out of the peeked slot.
+    #[inline]
+    pub(crate) fn emptying(&mut self, bytes: usize) -> Emptying {
+        match &mut self.0 {
+            ReceiveKind::Memory(edge) => edge.emptying(bytes),
+            ReceiveKind::Net(_) | ReceiveKind::Wrapped(_) => Emptying::Whole,
+        }
+    }
+
+    /// Copying `bytes` bytes out of it in one string has taken from then until now.
+    pub(crate) fn took(&mut self, bytes: usize, since: Instant) {
+        if let ReceiveKind::Memory(edge) = &mut self.0 {
+            edge.took(bytes, since);
         }
     }
 

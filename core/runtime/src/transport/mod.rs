@@ -51,6 +51,6 @@ pub use path::{Path, PathKind};
 pub use relay::Relay;
 pub use settings::{Checksum, ProcessInfo, SeatInfo, SharedMemory, TransportInfo, TransportSettings};
 pub use shm::Bell;
-pub(crate) use shm::{FEW_RANKS, Filler, Filling, INLINE_BYTES, Lookout, Visitors};
+pub(crate) use shm::{Emptying, FEW_RANKS, Filler, Filling, INLINE_BYTES, Lookout, Visitors};
 pub use trace::{TraceEvent, TraceLog, TraceRecord};
 pub use waiting::{WaitSettings, Waiter};

@@ -38,7 +38,7 @@ use std::mem::MaybeUninit;
 use ccl_plan::{Dtype, ReduceOp};
 
 use self::copy::stream;
-pub use self::copy::{copy, copy_long};
+pub use self::copy::{copy, copy_in_strings, copy_long};
 use self::kernel::Kernels;
 use self::level::Level;
 pub(crate) use self::many::{Contribution, Stores};

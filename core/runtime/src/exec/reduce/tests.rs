@@ -304,6 +304,23 @@ fn copies_reach_every_output() {
     }
 }
 
+#[test]
+fn copies_in_strings_reach_the_output_and_nothing_else() {
+    let mut random = Random(5);
+    for level in Level::available() {
+        for bytes in [0, 1, 63, 64, 255, 256, 257, 4095, 4097, 10_000, 140_000] {
+            for _ in 0..4 {
+                let data = random.elements(Dtype::U8, bytes);
+                let mut input = Buffer::new(&data, random.below(64));
+                let mut output = Buffer::new(&vec![0; bytes], random.below(64));
+                // SAFETY: both hold `bytes` bytes and are apart, and the processor has the level.
+                unsafe { copy::in_strings(level, input.data(), output.data(), bytes) };
+                assert!(output.read() == data && input.read() == data, "{bytes} bytes, {}", level.name());
+            }
+        }
+    }
+}
+
 /// Bytes at a misaligned address with guards around.
 struct Buffer {
     bytes: Vec<u8>,

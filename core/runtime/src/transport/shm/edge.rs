@@ -6,18 +6,18 @@
 //! somebody else is sent the same ([`Slots`]). What is lent is the producer's again when the slot is released, or when it withdraws everything
 //! because the communicator failed; a consumer that was reading meanwhile learns of it and fails as well.
 
+use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ccl_plan::cost::SHORT_BYTES;
-
 use super::cells::Cells;
 use super::exchange::{Exchange, Pool, RETURNED, Spot};
 use super::help::{Borrower, Lender, Progress, is_shared};
 use super::layout::Region;
-use super::pace::{Filler, Filling, Pace};
+use super::marks::{CELL, ELSEWHERE, IN_LINE, LENT, SHARED, SHORT, TURNS, bytes_of, cell_of};
+use super::pace::{Emptying, Filler, Filling, Pace};
 use super::place::{Ends, Place, Way};
 use super::ring::{Consumer, Producer};
 use super::slots::{Location, Reader, Slots};
@@ -81,6 +81,8 @@ pub(crate) struct MemoryReceive {
     spot: Spot,
     /// How far what is lent was read.
     borrower: Borrower,
+    /// Of copies out of slots.
+    pace: Pace,
 }
 
 impl MemorySend {
@@ -472,6 +474,7 @@ impl MemoryReceive {
             marks: 0,
             spot: Spot::default(),
             borrower: Borrower::default(),
+            pace: Pace::of_emptying(),
         })
     }
 
@@ -571,6 +574,18 @@ impl MemoryReceive {
     pub(crate) fn takes_slot(&self) -> bool {
         let in_slot = self.marks & (IN_LINE | SHORT | LENT | SHARED) == 0;
         in_slot && self.pool.as_ref().is_some_and(|pool| pool.keeps())
+    }
+
+    /// See [`crate::transport::ReceiveEdge::emptying`].
+    #[inline]
+    pub(crate) fn emptying(&mut self, bytes: usize) -> Emptying {
+        if IN_STRINGS_BYTES.contains(&bytes) && is_of_amd() { self.pace.emptying() } else { Emptying::Whole }
+    }
+
+    /// See [`crate::transport::ReceiveEdge::took`].
+    pub(crate) fn took(&mut self, bytes: usize, since: Instant) {
+        let now = Instant::now();
+        self.pace.took(bytes, now - since, now);
     }
 
     /// What a payload that is not in its line asks for when its message is released.
@@ -740,34 +755,6 @@ fn withdrawn() -> Error {
     Error::new(crate::Fault::Network, "the peer gave up while its buffer was read", "look for its own error")
 }
 
-/// Bytes of a payload with these marks that is not lent.
-#[inline]
-fn bytes_of(marks: u32) -> usize {
-    (marks & if marks & (SHORT | LENT) == SHORT { BYTES & !CELL } else { BYTES }) as usize
-}
-
-/// Where one with these marks is that is short.
-#[inline]
-fn cell_of(marks: u32) -> usize {
-    ((marks & CELL) >> CELL.trailing_zeros()) as usize
-}
-
-/// A line's marks: where the payload is; none of these: in the slot that the line names.
-const IN_LINE: u32 = 1 << 31;
-/// Beside the line.
-const SHORT: u32 = 1 << 30;
-/// In the producer's memory.
-const LENT: u32 = 1 << 29;
-/// In a slot of another edge.
-const ELSEWHERE: u32 = SHORT | LENT;
-/// The next message is in line 0.
-const TURNS: u32 = 1 << 28;
-/// Others may be told of the slot: its receiver gives it back.
-const SHARED: u32 = 1 << 27;
-/// The payload's bytes, unless lent,
-const BYTES: u32 = SHARED - 1;
-/// or, if it is short, the cell that it is in; its bytes are below.
-const CELL: u32 = BYTES & !(2 * SHORT_BYTES as u32 - 1);
 const NOTHING: isize = -1;
 /// Least bytes of what is lent that its sender is woken to help with.
 const WOKEN_FOR_BYTES: usize = 1 << 20;
@@ -775,6 +762,8 @@ const WOKEN_FOR_BYTES: usize = 1 << 20;
 const HANDED_BYTES: usize = 1024;
 /// Longest payloads of messages that always lie beside their lines.
 const BESIDE_BYTES: usize = 2048;
+/// Payloads that may be copied in several strings: shorter and longer ones take longer so (ADR 0129).
+const IN_STRINGS_BYTES: RangeInclusive<usize> = (16 << 10) + 1..=64 << 10;
 /// Messages between a short one and the one whose line is claimed.
 const SHORT_AHEAD: usize = 2;
 /// Longest payloads that are asked for before they are there; longer ones take the longer for it.

@@ -79,8 +79,7 @@ pub(super) struct HeadLine {
 pub(super) struct SlotLine {
     pub(super) sequence: AtomicU64,
     pub(super) tag: AtomicU32,
-    /// Payload bytes, where they are, and where the next message is: see the constants of
-    /// [`super::edge`].
+    /// Payload bytes, where they are, and where the next message is: see [`super::marks`].
     pub(super) marks: AtomicU32,
     pub(super) payload: UnsafeCell<[u8; super::INLINE_BYTES]>,
 }

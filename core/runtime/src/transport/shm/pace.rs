@@ -1,4 +1,4 @@
-//! Whether slots are better filled through the caches or around them.
+//! Whether slots are better filled through the caches or around them, and how they are best emptied.
 //!
 //! Who fills a slot takes its lines from the cache of the core that emptied it last, and that core takes them back to
 //! read. Between cores that share a cache this is the fastest way. Between others a line at a time crosses the machine, twice,
@@ -6,7 +6,8 @@
 //! apart in a virtual machine, whose processors move; but how long it takes to fill a slot does.
 //!
 //! On AMD processors results that are stored one by one are slow sooner than copies, whose long strings write whole lines: they are
-//! computed aside and then copied (ADR 0089), and where that is slow as well, stored around the caches (ADR 0109).
+//! computed aside and then copied (ADR 0089), and where that is slow as well, stored around the caches (ADR 0109). Nor does a far core's slot
+//! come any faster than memory there: what is copied out of it is copied in several strings at once (ADR 0129).
 
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,17 @@ pub(crate) enum Filling {
     Aside,
     /// The same, and the edge is told how long it took.
     AsideTimed,
+}
+
+/// How the next slot is emptied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Emptying {
+    /// In one string.
+    Whole,
+    /// The same, and the edge is told how long it took.
+    Timed,
+    /// In several strings at once.
+    Strings,
 }
 
 /// What a slot is filled with.
@@ -70,6 +82,11 @@ impl Pace {
         Pace::of(SLOW_BYTES_PER_NS)
     }
 
+    /// Of copies out of slots.
+    pub(super) const fn of_emptying() -> Pace {
+        Pace::of(SLOW_EMPTYING_BYTES_PER_NS)
+    }
+
     const fn of(slow_bytes: u128) -> Pace {
         Pace { turn: 0, slow: 0, streams: None, pause: FIRST_PAUSE, slow_bytes }
     }
@@ -89,6 +106,16 @@ impl Pace {
             None => Filling::Cached,
             Some(since) if now() - since >= self.pause => Filling::Timed,
             Some(_) => Filling::Streaming,
+        }
+    }
+
+    /// How to empty the next slot.
+    #[inline]
+    pub(super) fn emptying(&mut self) -> Emptying {
+        match self.filling(true, Instant::now) {
+            Filling::Timed => Emptying::Timed,
+            Filling::Streaming => Emptying::Strings,
+            _ => Emptying::Whole,
         }
     }
 
@@ -124,6 +151,8 @@ const SLOW_BYTES_PER_NS_AMD: u128 = 10;
 /// Sums are stored at 20 GB/s and more to slots of cores that share a cache, at 8 to 9 to those of cores far apart (ADR 0089). Where computing takes
 /// longer than that, the way aside costs little.
 const SLOW_FOLD_BYTES_PER_NS: u128 = 13;
+/// Slots that a near core has filled are emptied at 34 GB/s and more, those of cores far apart at 16, in strings at 19.
+const SLOW_EMPTYING_BYTES_PER_NS: u128 = 22;
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
@@ -170,6 +199,23 @@ mod tests {
         assert!(run(&mut folds, &mut clock, far, Duration::from_millis(500)) > 0.99);
         run(&mut folds, &mut clock, 400, LONGEST_PAUSE);
         assert_eq!(run(&mut folds, &mut clock, 400, Duration::from_millis(50)), 0.0);
+    }
+
+    #[test]
+    fn slots_of_cores_far_apart_are_emptied_in_strings() {
+        let (mut pace, bytes) = (Pace::of_emptying(), 128 << 10);
+        let mut ways = |bytes_per_ns: u64| {
+            let mut empty = || {
+                let way = pace.emptying();
+                if way == Emptying::Timed {
+                    pace.took(bytes, Duration::from_nanos(bytes as u64 / bytes_per_ns), Instant::now());
+                }
+                way
+            };
+            (0..200).map(|_| empty()).filter(|way| *way == Emptying::Strings).count()
+        };
+        assert_eq!(ways(34), 0);
+        assert!(ways(16) > 100);
     }
 
     #[test]

@@ -135,6 +135,27 @@ fn results_go_aside_where_storing_them_is_slow_and_around_the_caches_where_copie
     assert_eq!(used(&|_| long), [is_of_amd(); 2]);
 }
 
+#[test]
+fn slots_that_are_slowly_emptied_are_emptied_in_strings_on_amd_processors() {
+    on_each(|| {
+        let ways = |bytes| {
+            let (_, mut receive, _) = edge();
+            let mut empty = || {
+                let way = receive.emptying(bytes);
+                if way == Emptying::Timed {
+                    receive.took(bytes, Instant::now() - Duration::from_secs(1));
+                }
+                way
+            };
+            let ways: Vec<_> = (0..2000).map(|_| empty()).collect();
+            [Emptying::Timed, Emptying::Strings].map(|way| ways.contains(&way))
+        };
+        let (least, most) = IN_STRINGS_BYTES.into_inner();
+        assert_eq!([ways(least), ways(most)], [[is_of_amd(); 2]; 2]);
+        assert_eq!([ways(least - 1), ways(most + 1)], [[false; 2]; 2]);
+    });
+}
+
 /// The two ends of each of two edges, to and fro between two ranks, whose slots go from hand to hand; of `tags` that of number 0.
 fn pair(tags: usize) -> [(MemorySend, MemoryReceive); 2] {
     let layout = Layout { locals: 2, channels: 1, tags, slots: 4, slot_bytes: 9000 };
