@@ -94,7 +94,8 @@ unsafe fn copy_in_turn(level: Level, input: *const u8, (outputs, cached): (&[*mu
     fence();
 }
 
-/// [`copy`] of what is in no cache, quarter beside quarter: the processor brings the lines of four strings sooner than those of one.
+/// [`copy`] of what comes from memory or from a far core, quarter beside quarter: the processor brings the lines of four strings sooner than
+/// those of one (ADR 0129).
 ///
 /// # Safety
 ///
@@ -104,6 +105,8 @@ pub unsafe fn copy_in_strings(input: *const u8, output: *mut u8, bytes: usize) {
     unsafe { in_strings(Level::detect(), input, output, bytes) }
 }
 
+/// [`copy_in_strings`] with the instructions of a level.
+///
 /// # Safety
 ///
 /// As [`copy_in_strings`]. The processor has the level.
@@ -339,7 +342,7 @@ pub(super) fn block_bytes(bytes: usize) -> usize {
     if bytes > BLOCK_BYTES && is_of_amd() { LONG_BLOCK_BYTES } else { BLOCK_BYTES }
 }
 
-/// Strings that are copied side by side out of no cache: 3, 5, 6 and 8 take longer.
+/// Strings that are copied side by side: 3, 5, 6 and 8 take longer.
 const STRINGS: usize = 4;
 
 const BLOCK_BYTES: usize = 4096;
