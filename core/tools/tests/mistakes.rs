@@ -64,6 +64,7 @@ fn settings_that_cannot_be_meant() {
 fn numbers_out_of_range() {
     mistake("perf all_reduce -b 8X", &[], 2, &["a size such as 8, 64K or 1.5M, found `8X`"]);
     mistake("perf broadcast -n 2 --root 2", &[], 2, &["expected a root below 2, found 2"]);
+    mistake("perf --overlap -n 1", &[], 2, &["expected 2 ranks or more for --overlap, found 1", "give -n 2"]);
     mistake("plan verify --max-ranks 0", &[], 2, &["1..="]);
     mistake("tune -n 1", &[], 2, &["1 is not in 2..=256"]);
     mistake("tune --time 0", &[], 2, &["expected a time from"]);

@@ -62,17 +62,17 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode> {
     match start::choose(args.nranks, args.ranks_as, job)? {
         Start::Join(job) => {
             let comm = Communicator::from_job(&job, &config)?;
-            what.check_roots(comm.size())?;
+            what.check_ranks(comm.size())?;
             what.run(&comm).map(status)
         }
         Start::Threads(n) => {
             say_where(args, &config);
-            what.check_roots(n)?;
+            what.check_ranks(n)?;
             threads(args, &what, &config, n).map(status)
         }
         Start::Processes(n) => {
             say_where(args, &config);
-            what.check_roots(n)?;
+            what.check_ranks(n)?;
             processes(args, n)
         }
     }
@@ -98,7 +98,8 @@ impl What {
         }
     }
 
-    fn check_roots(&self, n: u32) -> Result<()> {
+    /// Whether so many ranks can measure this.
+    fn check_ranks(&self, n: u32) -> Result<()> {
         match self {
             What::Operations(Options { roots: Roots::One(Rank(root)), .. })
             | What::Levels(Options { roots: Roots::One(Rank(root)), .. })
@@ -109,6 +110,10 @@ impl What {
                     "ranks are numbered from 0; give --root a smaller one, or all",
                 ))
             }
+            What::Overlap(_) if n < 2 => Err(Error::usage(
+                format!("expected 2 ranks or more for --overlap, found {n}"),
+                "an all-reduce of one rank moves nothing that a computation could go on beside; give -n 2",
+            )),
             _ => Ok(()),
         }
     }
