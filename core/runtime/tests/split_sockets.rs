@@ -16,7 +16,7 @@ fn splitting_opens_no_socket() {
             // Ever other neighbours: by 16, by 8, by 4, and by distance.
             let color = if split % 2 == 0 { comm.rank().0 >> (split % 3 + 2) } else { comm.rank().0 % 8 };
             let child = comm.split(Some(color), 0)?.unwrap();
-            // Some of either kind are used, which would connect what connects late; all of them used take half as long again.
+            // Some of either kind are used, as something might connect late; using all takes half as long again.
             if split % 7 == 0 {
                 child.barrier()?;
             }
