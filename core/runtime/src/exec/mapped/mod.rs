@@ -29,6 +29,7 @@ use self::job::{Job, lengths};
 use super::host::{Poll, Reason, Stop, edge_tag};
 use super::reduce::{Contribution, Stores};
 use super::step::{Bindings, mismatch, of_peer};
+use crate::discover::processor::is_of_amd;
 use crate::error::Error;
 use crate::memory::Place;
 use crate::request::Bound;
@@ -213,10 +214,10 @@ impl Mapped {
             outputs.push(address(1, recv)?);
         }
         let both = if bound.in_place { send.max(recv) } else { send + recv };
-        let stores = match both.saturating_mul(inputs.len()) > fabric.cache_bytes() / CACHE_SHARE {
-            true => Stores::Streaming,
-            false => Stores::Cached,
-        };
+        let long = both.saturating_mul(inputs.len()) > fabric.cache_bytes() / CACHE_SHARE;
+        // Who writes where it has just read does so through the caches (ADR 0108).
+        let read_before = bound.in_place && bound.collective.reduces() && is_of_amd();
+        let stores = if long && !read_before { Stores::Streaming } else { Stores::Cached };
         Ok(Some(Job::of(bound, decision, me, (inputs, outputs), stores)))
     }
 

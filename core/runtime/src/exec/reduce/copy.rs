@@ -225,7 +225,7 @@ pub(super) unsafe fn stream(level: Level, input: *const u8, output: *mut u8, byt
 /// As [`stream`]; `output` is aligned to a line and `bytes` are whole lines.
 #[cfg(target_arch = "x86_64")]
 #[inline]
-unsafe fn stream_lines(level: Level, input: *const u8, output: *mut u8, bytes: usize) {
+pub(super) unsafe fn stream_lines(level: Level, input: *const u8, output: *mut u8, bytes: usize) {
     // SAFETY: the caller's contract.
     unsafe {
         match level {
@@ -243,7 +243,7 @@ unsafe fn stream_lines(level: Level, input: *const u8, output: *mut u8, bytes: u
 /// As [`stream`].
 #[cfg(not(target_arch = "x86_64"))]
 #[inline]
-unsafe fn stream_lines(_: Level, input: *const u8, output: *mut u8, bytes: usize) {
+pub(super) unsafe fn stream_lines(_: Level, input: *const u8, output: *mut u8, bytes: usize) {
     // SAFETY: the caller's contract.
     unsafe { std::ptr::copy_nonoverlapping(input, output, bytes) }
 }

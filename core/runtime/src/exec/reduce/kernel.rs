@@ -4,6 +4,8 @@ use std::fmt;
 
 use ccl_plan::{Dtype, ReduceOp};
 
+use super::Block;
+use super::copy::stream_lines;
 use super::element::Element;
 use super::f16c;
 use super::level::Level;
@@ -16,11 +18,26 @@ pub(super) type Combine = unsafe fn(out: *mut u8, a: *const u8, b: *const u8, co
 /// `out[i] = input[i] op operand`, under the same contract.
 pub(super) type Apply = unsafe fn(out: *mut u8, input: *const u8, operand: u64, count: usize);
 
+/// `a[i] op b[i]` of all tiles, stored around the caches to every output. [`super::copy::fence`] must follow before they are published.
+pub(super) type CombineAround = unsafe fn(tiles: Tiles<'_>);
+
+/// Two inputs at any alignment, and outputs that are aligned to lines `start_bytes` from where they begin. All are valid for so many tiles of
+/// [`TILE_BYTES`] and overlap nothing.
+#[derive(Clone, Copy)]
+pub(super) struct Tiles<'a> {
+    pub(super) number: usize,
+    pub(super) inputs: [*const u8; 2],
+    pub(super) outputs: &'a [*mut u8],
+    pub(super) start_bytes: usize,
+}
+
 /// The loops of one dtype and reduce operation.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels {
     /// Folds one more input.
     pub(super) combine: Combine,
+    /// Folds the last input straight to where results go.
+    pub(super) combine_around: CombineAround,
     /// Multiplies by the scalar, or divides by n.
     pub(super) apply: Apply,
 }
@@ -45,7 +62,7 @@ impl Kernels {
     }
 
     fn of<E: Element>(level: Level, op: ReduceOp) -> Kernels {
-        let combine = match op {
+        let (combine, combine_around) = match op {
             ReduceOp::Sum | ReduceOp::Average | ReduceOp::PreMulSum => combine::<E, Sum>(level),
             ReduceOp::Product => combine::<E, Product>(level),
             ReduceOp::Max => combine::<E, Max>(level),
@@ -53,7 +70,7 @@ impl Kernels {
         };
         let apply =
             if op == ReduceOp::Average { apply::<E, Divide>(level) } else { apply::<E, Scale>(level) };
-        Kernels { combine, apply }
+        Kernels { combine, combine_around, apply }
     }
 }
 
@@ -205,6 +222,25 @@ unsafe fn combine_all<E: Element, O: Binary>(out: *mut u8, a: *const u8, b: *con
     }
 }
 
+/// The body of every [`CombineAround`]: `combine` folds a tile at a time, short enough for it to stay in registers.
+///
+/// # Safety
+///
+/// See [`CombineAround`]; the processor has the level. `combine` folds [`TILE_BYTES`] of its inputs.
+#[inline(always)]
+pub(super) unsafe fn around(level: Level, tiles: Tiles<'_>, combine: impl Fn(*mut u8, *const u8, *const u8)) {
+    let mut tile = Block::<TILE_BYTES>::uninit();
+    let tile = tile.as_mut_ptr();
+    for start in (0..tiles.number).map(|number| number * TILE_BYTES) {
+        let [a, b] = tiles.inputs;
+        combine(tile, a.wrapping_add(start), b.wrapping_add(start));
+        for output in tiles.outputs {
+            // SAFETY: a tile inside the caller's range, of whole lines.
+            unsafe { stream_lines(level, tile, output.add(tiles.start_bytes + start), TILE_BYTES) };
+        }
+    }
+}
+
 /// The body of every [`Apply`].
 ///
 /// # Safety
@@ -269,9 +305,9 @@ unsafe fn elements_mut<'a, E>(data: *mut u8, count: usize) -> &'a mut [Unaligned
     unsafe { std::slice::from_raw_parts_mut(data.cast(), count) }
 }
 
-/// A function for each level whose body is `combine_body` or `apply_body`.
+/// A function for each level whose body is `combine_body`, `around` or `apply_body`.
 macro_rules! levels {
-    ($($(#[$attribute:meta])* $combine:ident $apply:ident;)*) => {$(
+    ($($(#[$attribute:meta])* $level:ident: $combine:ident $combine_around:ident $apply:ident;)*) => {$(
         /// # Safety
         ///
         /// See [`Combine`]; the processor has the features.
@@ -279,6 +315,16 @@ macro_rules! levels {
         unsafe fn $combine<E: Element, O: Binary>(out: *mut u8, a: *const u8, b: *const u8, count: usize) {
             // SAFETY: the caller's contract.
             unsafe { combine_body::<E, O>(out, a, b, count) }
+        }
+
+        /// # Safety
+        ///
+        /// See [`CombineAround`]; the processor has the features.
+        $(#[$attribute])*
+        unsafe fn $combine_around<E: Element, O: Binary>(tiles: Tiles<'_>) {
+            let count = TILE_BYTES / size_of::<E>();
+            // SAFETY: the caller's contract, tile by tile.
+            unsafe { around(Level::$level, tiles, |tile, a, b| combine_body::<E, O>(tile, a, b, count)) }
         }
 
         /// # Safety
@@ -293,22 +339,22 @@ macro_rules! levels {
 }
 
 levels! {
-    combine_baseline apply_baseline;
+    Baseline: combine_baseline combine_around_baseline apply_baseline;
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    combine_avx2 apply_avx2;
+    Avx2: combine_avx2 combine_around_avx2 apply_avx2;
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,avx512f,avx512bw,avx512dq,avx512vl")]
-    combine_avx512 apply_avx512;
+    Avx512: combine_avx512 combine_around_avx512 apply_avx512;
 }
 
-fn combine<E: Element, O: Binary>(level: Level) -> Combine {
+fn combine<E: Element, O: Binary>(level: Level) -> (Combine, CombineAround) {
     match level {
-        Level::Baseline => combine_baseline::<E, O>,
+        Level::Baseline => (combine_baseline::<E, O>, combine_around_baseline::<E, O>),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx2 => combine_avx2::<E, O>,
+        Level::Avx2 => (combine_avx2::<E, O>, combine_around_avx2::<E, O>),
         #[cfg(target_arch = "x86_64")]
-        Level::Avx512 => combine_avx512::<E, O>,
+        Level::Avx512 => (combine_avx512::<E, O>, combine_around_avx512::<E, O>),
     }
 }
 
@@ -321,3 +367,6 @@ fn apply<E: Element, O: Unary>(level: Level) -> Apply {
         Level::Avx512 => apply_avx512::<E, O>,
     }
 }
+
+/// Bytes that are folded before they are stored. A loop of so many ends nowhere but there, and needs no memory in between.
+pub(super) const TILE_BYTES: usize = 256;

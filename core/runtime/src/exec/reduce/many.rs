@@ -1,9 +1,11 @@
 //! Folding the vectors of all ranks at once, from where they lie to wherever results go.
 
+use std::ops::Range;
+
 use ccl_plan::Dtype;
 
 use super::copy::{self, stream};
-use super::kernel::scalar_bits;
+use super::kernel::{TILE_BYTES, Tiles, scalar_bits};
 use super::{BLOCK_BYTES, Block, COMPLETE, Reduction, SCALE_ALL};
 use crate::memory::lines::LINE_BYTES;
 
@@ -45,20 +47,85 @@ impl Reduction {
         count: usize,
         stores: Stores,
     ) {
-        let Some(&first) = outputs.first() else { return };
-        let tile_bytes = tile_bytes(outputs, stores);
-        // The first tile ends on a line boundary of the first output, so that all others are whole lines.
-        let head_bytes = first.align_offset(LINE_BYTES).min(LINE_BYTES);
+        if outputs.is_empty() {
+            return;
+        }
+        // SAFETY: the caller's contract.
+        unsafe {
+            let done = self.fold_straight(contributions, outputs, count, stores);
+            self.fold_in_tiles(contributions, outputs, done..count, stores);
+        }
+        if stores == Stores::Streaming {
+            copy::fence();
+        }
+    }
+
+    /// Folds the last contribution straight to where results belong, in whole tiles; how many elements are done. None, unless all
+    /// that is to be done is to fold, around the caches, to lines that begin alike in all outputs and were not just read (ADR 0132).
+    ///
+    /// # Safety
+    ///
+    /// As [`Reduction::fold_all`].
+    unsafe fn fold_straight(
+        &self,
+        contributions: &[Contribution],
+        outputs: &[*mut u8],
+        count: usize,
+        stores: Stores,
+    ) -> usize {
+        let head_bytes = outputs[0].align_offset(LINE_BYTES);
+        let just_read = |output: &*mut u8| contributions.iter().any(|other| other.start == *output);
+        let head = head_bytes / self.size_bytes;
+        let tiles = count.saturating_sub(head) * self.size_bytes / TILE_BYTES;
+        let Some((last, others @ [_, ..])) = contributions.split_last() else { return 0 };
+        let not_straight = stores == Stores::Cached || self.heeds != 0 || !alike(outputs);
+        if not_straight || !head_bytes.is_multiple_of(self.size_bytes) || outputs.iter().any(just_read) {
+            return 0;
+        }
+        // Of two nothing is kept aside.
+        let most = if others.len() == 1 { tiles.max(1) } else { SHORT_TILE_BYTES / TILE_BYTES };
+        let mut block = <Block>::uninit();
+        // SAFETY: parts of the caller's ranges; tiles begin on lines of every output, and a block holds what is kept aside.
+        unsafe {
+            self.fold_in_tiles(contributions, outputs, 0..head.min(count), stores);
+            for done in (0..tiles).step_by(most) {
+                let number = most.min(tiles - done);
+                let start_bytes = head_bytes + done * TILE_BYTES;
+                let elements = number * TILE_BYTES / self.size_bytes;
+                let folded = self.fold_tile(others, start_bytes, block.as_mut_ptr(), elements);
+                let inputs = [folded, last.start.wrapping_add(start_bytes)];
+                (self.kernels.combine_around)(Tiles { number, inputs, outputs, start_bytes });
+            }
+        }
+        head.min(count) + tiles * TILE_BYTES / self.size_bytes
+    }
+
+    /// Folds these elements tile by tile, each of which is then stored to every output.
+    ///
+    /// # Safety
+    ///
+    /// As [`Reduction::fold_all`].
+    unsafe fn fold_in_tiles(
+        &self,
+        contributions: &[Contribution],
+        outputs: &[*mut u8],
+        elements: Range<usize>,
+        stores: Stores,
+    ) {
+        let (first, tile_bytes) = (outputs[0], tile_bytes(outputs, stores));
         let mut block = <Block>::uninit();
         let through_cache = stores == Stores::Cached && self.may_fold_into(first, contributions);
-        let mut start = 0;
-        while start < count {
-            let most = if start == 0 { tile_bytes - LINE_BYTES + head_bytes } else { tile_bytes };
-            let length = (most / self.size_bytes).clamp(1, count - start);
-            let (start_bytes, bytes) = (start * self.size_bytes, length * self.size_bytes);
-            let target = if through_cache { first.wrapping_add(start_bytes) } else { block.as_mut_ptr() };
-            // SAFETY: `start + length <= count`, so the ranges are inside the caller's; a block holds
-            // `length` elements; every contribution was read before another output is written.
+        let mut start = elements.start;
+        while start < elements.end {
+            let start_bytes = start * self.size_bytes;
+            let target = first.wrapping_add(start_bytes);
+            // Every tile ends on a line boundary of the first output, so that all but the first are whole lines.
+            let most = (tile_bytes - target.addr() % LINE_BYTES) / self.size_bytes;
+            let length = most.clamp(1, elements.end - start);
+            let bytes = length * self.size_bytes;
+            let target = if through_cache { target } else { block.as_mut_ptr() };
+            // SAFETY: `start + length` is inside the caller's ranges; a block holds `length` elements;
+            // every contribution was read before another output is written.
             unsafe {
                 let folded = self.fold_tile(contributions, start_bytes, target, length);
                 for output in outputs {
@@ -66,9 +133,6 @@ impl Reduction {
                 }
             }
             start += length;
-        }
-        if stores == Stores::Streaming {
-            copy::fence();
         }
     }
 
@@ -149,8 +213,12 @@ impl Reduction {
 /// Bytes folded before they are stored. Around the cache loads and stores should overlap, so tiles are short
 /// where all outputs begin equally far into a line; otherwise every tile has ends that are no lines.
 fn tile_bytes(outputs: &[*mut u8], stores: Stores) -> usize {
-    let alike = outputs.iter().all(|output| (output.addr() ^ outputs[0].addr()).is_multiple_of(LINE_BYTES));
-    if stores == Stores::Streaming && alike { SHORT_TILE_BYTES } else { BLOCK_BYTES }
+    if stores == Stores::Streaming && alike(outputs) { SHORT_TILE_BYTES } else { BLOCK_BYTES }
+}
+
+/// Whether all outputs begin equally far into a line.
+fn alike(outputs: &[*mut u8]) -> bool {
+    outputs.windows(2).all(|pair| (pair[0].addr() ^ pair[1].addr()).is_multiple_of(LINE_BYTES))
 }
 
 /// Measured from 256 to 16,384 with two ranks: within a few percent of a loop that stores what it has in

@@ -148,7 +148,7 @@ fn contributions_of_any_number_of_ranks_match_the_reference() {
     }
 }
 
-/// Each rank with a scalar of its own, results into the vectors of some and elsewhere.
+/// Each rank with a scalar of its own, results into the vectors of some and elsewhere. Half the time all begin equally far into a line.
 fn check_all(random: &mut Random, (dtype, op): (Dtype, ReduceOp), ranks: usize, stores: Stores) {
     let (size, count) = (dtype.size_bytes(), COUNTS[random.below(COUNTS.len())]);
     let data: Vec<Vec<u8>> = (0..ranks).map(|_| random.elements(dtype, count)).collect();
@@ -162,8 +162,10 @@ fn check_all(random: &mut Random, (dtype, op): (Dtype, ReduceOp), ranks: usize, 
         .collect();
     let expected = naive_fold(dtype, op, ranks as u32, 1.0, &scaled, Finish::NONE.completing());
     for level in Level::available() {
-        let mut vectors: Vec<Buffer> = data.iter().map(|d| Buffer::new(d, random.below(9))).collect();
-        let mut apart = Buffer::new(&vec![0xee; count * size], random.below(9));
+        let (alike, into_line) = (random.below(2) == 0, size * random.below(64 / size));
+        let mut into_line = || if alike { into_line } else { random.below(9) };
+        let mut vectors: Vec<Buffer> = data.iter().map(|d| Buffer::new(d, into_line())).collect();
+        let mut apart = Buffer::new(&vec![0xee; count * size], into_line());
         let contributions: Vec<Contribution> = vectors
             .iter_mut()
             .zip(&scalars)
@@ -178,8 +180,9 @@ fn check_all(random: &mut Random, (dtype, op): (Dtype, ReduceOp), ranks: usize, 
         let reduction = Reduction::at(level, dtype, op, ranks as u32, 1.0);
         // SAFETY: every buffer holds `count` elements; they are apart but for the equal pointers.
         unsafe { reduction.fold_all(&contributions, &outputs, count, stores) };
-        let what =
-            format!("{dtype} {op} {level:?} {stores:?}, count {count}, {ranks} ranks, {kept} in place");
+        let what = format!(
+            "{dtype} {op} {level:?} {stores:?} {alike}, count {count}, {ranks} ranks, {kept} in place"
+        );
         assert_eq!(apart.read(), expected, "{what}");
         for (rank, vector) in vectors.iter().enumerate() {
             assert_eq!(

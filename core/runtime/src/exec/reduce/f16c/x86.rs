@@ -5,23 +5,17 @@ use std::arch::x86_64::*;
 use ccl_plan::ReduceOp;
 
 use crate::exec::reduce::element::Element;
-use crate::exec::reduce::kernel::{Apply, Combine, Kernels};
+use crate::exec::reduce::kernel::{Kernels, TILE_BYTES, Tiles, around};
 use crate::exec::reduce::level::Level;
 use crate::exec::reduce::narrow::F16;
 
 /// The f16 loops for a level and reduce operation, where they are better than the generic ones:
 /// max and min are not, which need no conversion.
 pub(in crate::exec::reduce) fn kernels(level: Level, op: ReduceOp) -> Option<Kernels> {
-    let (sum, product, scale, divide): (Combine, Combine, Apply, Apply) = match level {
-        Level::Baseline => return None,
-        Level::Avx2 => (sum_avx2, product_avx2, scale_avx2, divide_avx2),
-        Level::Avx512 => (sum_avx512, product_avx512, scale_avx512, divide_avx512),
-    };
-    match op {
-        ReduceOp::Sum | ReduceOp::PreMulSum => Some(Kernels { combine: sum, apply: scale }),
-        ReduceOp::Average => Some(Kernels { combine: sum, apply: divide }),
-        ReduceOp::Product => Some(Kernels { combine: product, apply: scale }),
-        ReduceOp::Max | ReduceOp::Min => None,
+    match level {
+        Level::Baseline => None,
+        Level::Avx2 => avx2::kernels(op),
+        Level::Avx512 => avx512::kernels(op),
     }
 }
 
@@ -206,7 +200,7 @@ enum Operand {
 ///
 /// # Safety
 ///
-/// See [`Combine`]; the processor has the features of `Long` and F16C.
+/// See [`Combine`](crate::exec::reduce::kernel::Combine); the processor has the features of `Long` and F16C.
 #[inline(always)]
 unsafe fn each<Long: Vector, S: Step>(out: *mut u8, a: *const u8, b: Operand, count: usize) {
     let (out, a) = (out.cast::<u16>(), a.cast::<u16>());
@@ -256,26 +250,54 @@ unsafe fn vectors<V: Vector, S: Step>(
 }
 
 macro_rules! loops {
-    ($($features:literal $vector:ident: $sum:ident $product:ident $scale:ident $divide:ident;)*) => {$(
-        loops!(@combine $features $vector $sum Add);
-        loops!(@combine $features $vector $product Mul);
-        loops!(@apply $features $vector $scale Mul, |bits| F16::from_bits(bits).wide());
-        loops!(@apply $features $vector $divide Div, |bits| (bits as u32).max(1) as f32);
+    ($($module:ident: $level:ident $features:literal $vector:ident;)*) => {$(
+        mod $module {
+            use super::*;
+
+            loops!(@combine $level $features $vector sum sum_around Add);
+            loops!(@combine $level $features $vector product product_around Mul);
+            loops!(@apply $features $vector scale Mul, |bits| F16::from_bits(bits).wide());
+            loops!(@apply $features $vector divide Div, |bits| (bits as u32).max(1) as f32);
+
+            pub(super) fn kernels(op: ReduceOp) -> Option<Kernels> {
+                let kernels = |combine, combine_around, apply| Some(Kernels { combine, combine_around, apply });
+                match op {
+                    ReduceOp::Sum | ReduceOp::PreMulSum => kernels(sum, sum_around, scale),
+                    ReduceOp::Average => kernels(sum, sum_around, divide),
+                    ReduceOp::Product => kernels(product, product_around, scale),
+                    ReduceOp::Max | ReduceOp::Min => None,
+                }
+            }
+        }
     )*};
-    (@combine $features:literal $vector:ident $name:ident $step:ident) => {
+    (@combine $level:ident $features:literal $vector:ident $name:ident $around:ident $step:ident) => {
         /// # Safety
         ///
-        /// See [`Combine`]; the processor has the features.
+        /// See [`Combine`](crate::exec::reduce::kernel::Combine); the processor has the features.
         #[target_feature(enable = $features)]
         unsafe fn $name(out: *mut u8, a: *const u8, b: *const u8, count: usize) {
             // SAFETY: the caller's contract.
             unsafe { each::<$vector, $step>(out, a, Operand::Each(b.cast()), count) }
         }
+
+        /// # Safety
+        ///
+        /// See [`CombineAround`](crate::exec::reduce::kernel::CombineAround); the processor has the features.
+        #[target_feature(enable = $features)]
+        unsafe fn $around(tiles: Tiles<'_>) {
+            let count = TILE_BYTES / size_of::<u16>();
+            let combine = |tile, a, b: *const u8| {
+                // SAFETY: the caller's contract, tile by tile.
+                unsafe { each::<$vector, $step>(tile, a, Operand::Each(b.cast()), count) }
+            };
+            // SAFETY: the caller's contract.
+            unsafe { around(Level::$level, tiles, combine) }
+        }
     };
     (@apply $features:literal $vector:ident $name:ident $step:ident, |$bits:ident| $operand:expr) => {
         /// # Safety
         ///
-        /// See [`Apply`]; the processor has the features.
+        /// See [`Apply`](crate::exec::reduce::kernel::Apply); the processor has the features.
         #[target_feature(enable = $features)]
         unsafe fn $name(out: *mut u8, input: *const u8, $bits: u64, count: usize) {
             // SAFETY: the caller's contract.
@@ -285,6 +307,6 @@ macro_rules! loops {
 }
 
 loops! {
-    "avx2,f16c" __m256: sum_avx2 product_avx2 scale_avx2 divide_avx2;
-    "avx2,f16c,avx512f" __m512: sum_avx512 product_avx512 scale_avx512 divide_avx512;
+    avx2: Avx2 "avx2,f16c" __m256;
+    avx512: Avx512 "avx2,f16c,avx512f" __m512;
 }
