@@ -104,8 +104,9 @@ fn many(comm: &Communicator) -> ccl::Result<()> {
 /// Slow enough for a profiler to change its mind meanwhile.
 fn toggled(comm: &Communicator) -> ccl::Result<()> {
     (0..100).try_for_each(|call| {
-        // As uneven as that, because a profiler that hears of two launches at a time leaves the mask as it was.
-        std::thread::sleep(Duration::from_millis(1 + call * 7 % 12));
+        // As uneven as that, because a profiler that hears of two launches at a time leaves the mask as it was. One that falls behind,
+        // on a busy host, catches up with an odd number of them.
+        std::thread::sleep(Duration::from_millis(if call % 9 == 0 { 60 } else { 1 + call * 7 % 12 }));
         comm.all_reduce_in_place(&mut [1.0f32], ReduceOp::Sum)
     })
 }
